@@ -1,0 +1,1 @@
+"""Numba kernels: reductions now, codecs later.  They know no ranks and no MPI."""

@@ -1,0 +1,1 @@
+"""Hosts, switches and links.  Empty until the topology model arrives; schedules are flat."""
