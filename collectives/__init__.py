@@ -1,0 +1,44 @@
+"""All-reduce and its relatives for gradients, from Python, over any MPI.
+
+>>> from collectives import allreduce
+>>> allreduce(grad, op="mean")                                          # doctest: +SKIP
+
+Importing this package does not initialise MPI; the first call does.  The functions here are the
+methods of one communicator over all ranks, made by that first call; see `Communicator`.
+"""
+
+from collectives.errors import MismatchError, MPIError, StallError
+from collectives.world import (
+    Communicator,
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    iallreduce,
+    local_rank,
+    local_size,
+    rank,
+    reduce,
+    reduce_scatter,
+    size,
+    world,
+)
+
+__all__ = [
+    "Communicator",
+    "MPIError",
+    "MismatchError",
+    "StallError",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "iallreduce",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reduce",
+    "reduce_scatter",
+    "size",
+    "world",
+]

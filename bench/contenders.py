@@ -1,0 +1,69 @@
+"""What is measured: our algorithms and what to beat.
+
+A contender gets two buffers, `send` and `recv`, and leaves the reduction in `recv`; in place they
+are the same array.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+
+ALIASES = {"tree": "binomial_tree"}
+MPI_OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the table."""
+
+    name: str
+    call: Callable[[np.ndarray, np.ndarray], object]
+    baseline: bool = False
+    prepare: Callable[[], object] | None = None  # before each sample, not timed
+    compression: str = "none"
+
+
+def ours(algorithm: str, op: str) -> Contender:
+    """`collectives.allreduce` with one algorithm, named in full or by an alias."""
+    algorithm = ALIASES.get(algorithm, algorithm)
+
+    def call(send, recv):
+        out = None if recv is send else recv
+        collectives.allreduce(send, op, out=out, algorithm=algorithm)
+
+    return Contender(algorithm, call)
+
+
+def mpi(comm: MPI.Comm, op: str) -> Contender:
+    """MPI_Allreduce of mpi4py.  MPI has no mean: sum, then divide, as a user would write it."""
+    mpi_op = MPI_OPS[op]
+
+    def reduce(send, recv):
+        comm.Allreduce(MPI.IN_PLACE if recv is send else send, recv, mpi_op)
+
+    def mean(send, recv):
+        reduce(send, recv)
+        divide = np.floor_divide if recv.dtype.kind in "iu" else np.divide
+        divide(recv, comm.size, out=recv)
+
+    return Contender("mpi", mean if op == "mean" else reduce, baseline=True)
+
+
+BASELINES = {"mpi": mpi}
+
+
+def refusal(contender: Contender, dtype: np.dtype) -> str | None:
+    """Why the contender cannot reduce `dtype`; None if it can.
+
+    Refusing is a collective decision: it happens on every rank, before any message.
+    """
+    one = np.ones(1, dtype)
+    try:
+        contender.call(one, one)
+    except (MPI.Exception, BufferError, KeyError, TypeError, ValueError) as error:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return None

@@ -1,0 +1,159 @@
+"""Cut a call into blocks and give every row its bytes and offsets.
+
+Chunks of a block are cut evenly: of n elements in c chunks, the first n mod c chunks hold one
+more.  A chunk may be empty; rows of zero bytes do nothing, on both ends alike.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectives import plan as table
+from collectives import schedules
+from collectives.dtypes import itemsize
+from collectives.lowering import Lowering, Row
+from collectives.plan import Buffer, Channel, Plan, Signature, Verb
+
+ALIGN = 64  # bytes: blocks and scratch start on a cache line
+MAX_SLOTS = 8  # receives posted ahead per block
+MAX_DEPTH = 4  # blocks in flight
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a call is cut.
+
+    lengths : int64 (V, chunks), elements of each chunk in a block of each variant
+    starts : int64 (chunks,), element at which each chunk starts in the whole tensor, in block 0;
+        None where that depends on the variant (it is then the sum of the lengths before)
+    first_block : int64 (V + 1,)
+    step : elements from one block to the next
+    """
+
+    lengths: np.ndarray
+    starts: np.ndarray | None
+    first_block: np.ndarray
+    step: int
+
+    @property
+    def number(self) -> int:
+        return int(self.first_block[-1])
+
+
+def assemble(s: Signature) -> Plan:
+    """Lower the schedule of `s` and lay its blocks out in memory."""
+    blocks = cut(s)
+    lowering = Lowering(s, split=blocks.starts is not None and blocks.number > 1)
+    rows = lowering.run()
+    widest = max(itemsize(s.dtype), itemsize(lowering.accumulator))
+    slots, slot_nbytes = _slots(rows, blocks.lengths[0], widest)
+    scratch = _scratch(rows, blocks, s.dtype, lowering.accumulator)
+    scratch[Buffer.LAND] = slots * slot_nbytes
+    stride = np.zeros(len(Buffer), np.int64)
+    stride[[Buffer.IN, Buffer.OUT]] = blocks.step * itemsize(s.dtype)
+    return Plan(
+        signature=s, rows=_rows(rows, slots), extents=_extents(s, rows, blocks),
+        first_block=blocks.first_block, stride=stride, scratch=scratch, slot_nbytes=slot_nbytes,
+        kernels=tuple(lowering.kernels), accumulator=lowering.accumulator,
+        depth=min(blocks.number, MAX_DEPTH))
+
+
+def cut(s: Signature) -> Blocks:
+    """Blocks of about `s.segment` bytes per chunk, alike but for the last ones."""
+    size = itemsize(s.dtype)
+    align = max(1, ALIGN // size)
+    segment = max(align, s.segment // size)
+    if s.verb in ("reduce_scatter", "allgather"):
+        counts = np.array(s.counts, np.int64)
+        number = max(1, -(-int(counts.max()) // segment))
+        step = _round_up(-(-int(counts.max()) // number), align)
+        first = np.arange(number, dtype=np.int64)[:, None] * step
+        lengths, first_block = _distinct(np.clip(counts - first, 0, step))
+        return Blocks(lengths, np.cumsum(counts) - counts, first_block, step)
+    count, chunks = s.counts[0], schedules.num_chunks(s.verb, s.algorithm, s.size)
+    number = max(1, -(-count // (segment * chunks)))
+    step = _round_up(-(-count // number), align * chunks) if number > 1 else count
+    number = max(1, -(-count // step)) if step else 1
+    sizes = np.minimum(step, count - step * np.arange(number, dtype=np.int64))[:, None]
+    even = sizes // chunks + (np.arange(chunks) < sizes % chunks)
+    lengths, first_block = _distinct(even)
+    return Blocks(lengths, None, first_block, step)
+
+
+def _distinct(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Runs of equal rows: the distinct rows, and where each run starts and the last one ends."""
+    new = np.ones(len(lengths), bool)
+    new[1:] = (lengths[1:] != lengths[:-1]).any(axis=1)
+    return lengths[new], np.append(np.flatnonzero(new), len(lengths))
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _slots(rows: list[Row], lengths: np.ndarray, widest: int) -> tuple[int, int]:
+    """Landing slots: no more than fit in a block's own size, at least one."""
+    reduces = [row for row in rows if row.verb is Verb.REDUCE]
+    if not reduces:
+        return 0, 0
+    message = max(_span(lengths, row) * itemsize(row.wire) for row in reduces)
+    fit = int(lengths.sum()) * widest // max(message, 1)
+    return max(1, min(fit, len(reduces), MAX_SLOTS)), _round_up(message, ALIGN)
+
+
+def _scratch(rows, blocks: Blocks, dtype: str, accumulator: str) -> np.ndarray:
+    used = {place[0] for row in rows for place in (row.a, row.dst) if place is not None}
+    elements = int(blocks.lengths.sum(axis=1).max(initial=0))
+    scratch = np.zeros(len(Buffer), np.int64)
+    for buffer, name in ((Buffer.PART, accumulator), (Buffer.FINAL, dtype)):
+        if buffer in used:
+            scratch[buffer] = _round_up(elements * itemsize(name), ALIGN)
+    return scratch
+
+
+def _rows(rows: list[Row], slots: int) -> np.ndarray:
+    out = np.full((len(rows), 10), -1, np.int64)
+    reduces: list[int] = []
+    for n, row in enumerate(rows):
+        slot, after = -1, row.after
+        if row.verb is Verb.REDUCE:
+            slot = len(reduces) % slots
+            after = reduces[-slots] if len(reduces) >= slots else -1
+            reduces.append(n)
+        a = -1 if row.a is None else row.a[0]
+        dst = -1 if row.dst is None else row.dst[0]
+        out[n] = (row.verb, row.peer, Channel.MPI, a, dst, row.kernel, row.swap, slot, after,
+                  row.sends)
+    return out
+
+
+def _extents(s: Signature, rows: list[Row], blocks: Blocks) -> np.ndarray:
+    out = np.zeros((len(blocks.lengths), len(rows), 4), np.int64)
+    for v, lengths in enumerate(blocks.lengths):
+        within = np.cumsum(lengths) - lengths
+        whole = within if blocks.starts is None else blocks.starts
+        for n, row in enumerate(rows):
+            count = _span(lengths, row)
+            nbytes = count * itemsize(row.wire or row.dst[1])
+            out[v, n] = (nbytes, nbytes if row.verb is Verb.COPY else count,
+                         _offset(s, row.a, row.first, whole, within),
+                         _offset(s, row.dst, row.first, whole, within))
+    return out
+
+
+def _offset(s: Signature, place, chunk: int, whole, within) -> int:
+    """Bytes from a buffer's base (of block 0, or of the scratch) to `chunk`."""
+    if place is None:
+        return 0
+    buffer, name = place
+    if buffer in (Buffer.PART, Buffer.FINAL):
+        return int(within[chunk]) * itemsize(name)
+    alone = (s.verb, buffer) in (("allgather", Buffer.IN), ("reduce_scatter", Buffer.OUT))
+    return 0 if alone else int(whole[chunk]) * itemsize(name)
+
+
+def _span(lengths: np.ndarray, row: Row) -> int:
+    return int(lengths[row.first:row.first + row.count].sum())
+
+
+assert table.SENDS == 9, "_rows writes ten columns"

@@ -1,0 +1,177 @@
+"""A verb and its tensors, checked and turned into messages: everything before MPI is needed.
+
+    call.parts      one contiguous exchange each, of one dtype
+    call.finish()   brings results into the user's memory and returns what the verb returns
+
+All ranks find the same errors in the same calls, before any message.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collectives import containers, schedules
+from collectives.adapters.leaf import Leaf
+from collectives.arrays import check_out
+from collectives.dtypes import check_op
+from collectives.kernels.reduce import as_reals
+
+
+@dataclass(slots=True)
+class Part:
+    """One contiguous exchange.  `counts` as in `plan.Signature`."""
+
+    dtype: str
+    op: str
+    counts: tuple[int, ...]
+    source: np.ndarray
+    target: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array: what algorithms are chosen by."""
+        return max(self.source.nbytes, self.target.nbytes)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one verb on one rank."""
+
+    verb: str
+    op: str
+    root: int
+    algorithm: str
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each
+    parts: list[Part]
+    finish: Callable[[], object]
+    reads: list[np.ndarray] = field(default_factory=list)
+    writes: list[np.ndarray] = field(default_factory=list)
+    number: int = 0  # of the calls of its thread on its communicator
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.tensors[:8])
+        more = f" and {len(self.tensors) - 8} more" if len(self.tensors) > 8 else ""
+        return (f"call {self.number}: {self.verb}({shapes}{more}, op={self.op}, root={self.root}, "
+                f"algorithm={self.algorithm}, compression=None)")
+
+
+def check_common(verb: str, size: int, root: int, algorithm: str, compression, residual) -> None:
+    """Check what is not a tensor.
+
+    Raises
+    ------
+    ValueError
+        For an algorithm that the verb does not have, or a root that is no rank.
+    NotImplementedError
+        For compression and residual, which come with the codecs.
+    """
+    known = ("auto", "native", *schedules.algorithms(verb))
+    if algorithm not in known:
+        raise ValueError(f"{verb}: algorithm={algorithm!r}: expected one of {', '.join(known)}")
+    if not isinstance(root, (int, np.integer)) or not 0 <= root < size:
+        raise ValueError(f"{verb}: root={root!r}: expected a rank from 0 to {size - 1}")
+    if compression is not None or residual is not None:
+        raise NotImplementedError(f"{verb}: compression and residual are not in this version")
+
+
+def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm: str) -> Call:
+    """allreduce, reduce and broadcast: the result has the shape of the tensor."""
+    leaves, rebuild = containers.as_leaves(tensor)
+    ops = _check_ops(verb, leaves, op)
+    receives = verb != "reduce" or rank == root
+    if not receives:
+        messages, results = containers.read_only(leaves), leaves
+    else:
+        results = _outs(leaves, out) if out is not None else containers.results(leaves)
+        write_only = verb == "broadcast" and rank != root
+        messages = containers.write_only(results) if write_only \
+            else containers.out_of_place(leaves, results)
+    if out is not None and receives:
+        _, rebuild = containers.flatten(out)
+    parts = [_part(m.dtype, ops[m.dtype], (m.source.size,), m.source, m.target) for m in messages]
+
+    def finish():
+        for message in messages:
+            message.commit()
+        if not receives:
+            return tensor
+        return rebuild([leaf.value() for leaf in results])
+
+    return Call(verb, op, root, algorithm, _shapes(leaves), parts, finish,
+                reads=[leaf.array for leaf in leaves],
+                writes=[leaf.array for leaf in results] if receives else [])
+
+
+def reduce_scatter(tensor, op: str, out, rank: int, size: int, algorithm: str) -> Call:
+    """The result is this rank's rows: np.array_split(reduced, size)[rank]."""
+    def lay_out(leaf):
+        rows = leaf.shape[0] if leaf.shape else 1
+        row = leaf.size // rows if rows else 0
+        split = [rows // size + (r < rows % size) for r in range(size)]
+        return (split[rank], *leaf.shape[1:]), tuple(n * row for n in split)
+
+    return _per_rank("reduce_scatter", tensor, op, out, algorithm, lay_out)
+
+
+def allgather(tensor, out, size: int, algorithm: str) -> Call:
+    """The result has shape (size, *shape)."""
+    def lay_out(leaf):
+        return (size, *leaf.shape), (leaf.size,) * size
+
+    return _per_rank("allgather", tensor, "sum", out, algorithm, lay_out)
+
+
+def _per_rank(verb, tensor, op, out, algorithm, lay_out) -> Call:
+    leaves, rebuild = containers.as_leaves(tensor)
+    ops = _check_ops(verb, leaves, op) if verb == "reduce_scatter" else {}
+    laid_out = [lay_out(leaf) for leaf in leaves]
+    shapes = [shape for shape, _ in laid_out]
+    if out is None:
+        results = [leaf.empty(shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+    else:
+        results = _outs(leaves, out, shapes)
+        _, rebuild = containers.flatten(out)
+    parts, commits = [], []
+    for leaf, result, (_, counts) in zip(leaves, results, laid_out, strict=True):
+        target, commit = result.target()
+        commits.append(commit)
+        parts.append(_part(leaf.dtype, ops.get(leaf.dtype, "sum"), counts, leaf.read(), target))
+
+    def finish():
+        for commit in commits:
+            commit()
+        return rebuild([leaf.value() for leaf in results])
+
+    return Call(verb, op, 0, algorithm, _shapes(leaves), parts, finish,
+                reads=[leaf.array for leaf in leaves],
+                writes=[leaf.array for leaf in results])
+
+
+def _check_ops(verb: str, leaves: list[Leaf], op: str) -> dict[str, str]:
+    """The operation to run for each dtype."""
+    if verb == "broadcast":
+        return {leaf.dtype: "sum" for leaf in leaves}
+    check_op("float32" if op not in ("and", "or") else "bool", op, verb)
+    return {leaf.dtype: check_op(leaf.dtype, op, verb) for leaf in leaves}
+
+
+def _outs(leaves: list[Leaf], out, shapes=None) -> list[Leaf]:
+    outs, _ = containers.as_leaves(out)
+    if len(outs) != len(leaves):
+        raise ValueError(f"out holds {len(outs)} tensors: expected {len(leaves)}, as the input")
+    shapes = shapes or [leaf.shape for leaf in leaves]
+    for leaf, result, shape in zip(leaves, outs, shapes, strict=True):
+        check_out(leaf, result, shape)
+    return outs
+
+
+def _part(dtype: str, op: str, counts: tuple[int, ...], source, target) -> Part:
+    dtype, times = as_reals(dtype, op)
+    if times > 1:
+        counts = tuple(times * n for n in counts)
+    return Part(dtype, op, counts, source, target)
+
+
+def _shapes(leaves: list[Leaf]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((leaf.dtype, tuple(leaf.shape)) for leaf in leaves)

@@ -1,0 +1,96 @@
+"""One call of a plan: its addresses, scratch and state between the slices of the compiled loop.
+
+An `Execution` is made once per plan and used again for later calls with the same signature; a
+second call that starts before the first has ended gets another one.
+"""
+
+import numpy as np
+
+from collectives import executor, mpi_abi
+from collectives.errors import MPIError
+from collectives.kernels.reduce import reduce_kernel
+from collectives.memory import Arena
+from collectives.plan import NBYTES, PEER, VERB, Buffer, Plan, Verb
+
+PAGE = 4096
+
+
+class Execution:
+    """Runs `plan` on one communicator, one call at a time."""
+
+    def __init__(self, plan: Plan, comm, size: int, spin: int):
+        depth, length = plan.depth, len(plan.rows)
+        self.plan, self.signature = plan, plan.signature
+        self._bases = np.zeros(len(Buffer), np.int64)
+        self._state = np.zeros((depth, 6), np.int64)
+        self._flags = np.zeros((depth, max(length, 1)), np.uint8)
+        self._requests = np.zeros(depth * max(length, 1), np.int64)
+        self._io = np.zeros(8 + mpi_abi.STATUS_NBYTES, np.uint8)
+        self._report = np.zeros(4, np.int64)
+        self._handles = np.array([mpi_abi.handle(comm), mpi_abi.handle(mpi_abi.MPI.BYTE), 0, size,
+                                  plan.slot_nbytes], np.int64)
+        stride = plan.stride
+        self._advance = executor.compiled_advance()
+        self._start = executor.compiled_start()
+        self._arguments = (
+            plan.rows, plan.extents, plan.first_block, _kernels(plan), self._bases, stride,
+            plan.scratch, self._state, self._flags, self._requests.ctypes.data,
+            self._io.ctypes.data, self._report, self._handles, spin)
+        self._scratch: np.ndarray | None = None
+
+    def start(self, source: int, target: int, tag: int, arena: Arena) -> None:
+        """Begin a call on the buffers at these addresses."""
+        self._bases[Buffer.IN], self._bases[Buffer.OUT] = source, target
+        self._handles[2] = tag
+        nbytes = self.plan.scratch_nbytes
+        if nbytes:
+            self._scratch = arena.take(nbytes + PAGE)
+            address = -(-self._scratch.ctypes.data // PAGE) * PAGE
+            for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
+                self._bases[buffer] = address
+                address += int(self.plan.scratch[buffer]) * self.plan.depth
+        self._arena = arena
+        self._start(self.plan.first_block, self._state, self._flags)
+
+    def advance(self, budget: float) -> bool:
+        """Run until done (True) or idle for `budget` seconds (False).
+
+        Raises
+        ------
+        MPIError
+            If an MPI call failed; the call cannot be continued.
+        """
+        outcome = self._advance(*self._arguments, budget)
+        if outcome == executor.FAILED:
+            raise MPIError(self._failure())
+        return outcome == executor.DONE
+
+    def finish(self) -> None:
+        """Give the scratch back."""
+        if self._scratch is not None:
+            self._arena.give(self._scratch)
+            self._scratch = None
+
+    def _failure(self) -> str:
+        row, code, got = (int(v) for v in self._report[:3])
+        plan, s = self.plan, self.plan.signature
+        where = (f"{s.verb} ({s.algorithm}) on rank {s.rank}, step {row}: "
+                 f"{Verb(plan.rows[row, VERB]).name} with rank {plan.rows[row, PEER]}")
+        if code == executor.WRONG_LENGTH:
+            want = sorted({int(n) for n in plan.extents[:, row, NBYTES]})
+            return (f"{where}: got {got} bytes, expected {want}; did the ranks pass tensors of "
+                    "different sizes? COLLECTIVES_CHECK=1 says which")
+        return f"{where}: {mpi_abi.MPI.Get_error_string(code)} (code {code})"
+
+    def waiting_for(self) -> str:
+        """What the first unfinished row waits for, for stall reports."""
+        row = int(self._report[executor.WAIT_ROW])
+        peer, verb = self.plan.rows[row, PEER], Verb(self.plan.rows[row, VERB])
+        return f"step {row} of {len(self.plan.rows)}, {verb.name} with rank {peer}"
+
+
+def _kernels(plan: Plan) -> np.ndarray:
+    op = plan.signature.op
+    partial = "sum" if op == "mean" else op
+    return np.array([reduce_kernel(op if k.final else partial, k.a, k.b, k.dst, plan.accumulator)
+                     for k in plan.kernels], np.int64)

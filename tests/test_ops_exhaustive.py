@@ -1,0 +1,17 @@
+"""A new Op is added to every consumer of schedules, or this file fails."""
+
+import pytest
+
+from collectives import schedule, verify
+from collectives.step import Op
+
+# consumer: its table from Op to what it does
+CONSUMERS = {
+    "verify": verify.ACTIONS,
+    "schedule": schedule.CELLS,
+}
+
+
+@pytest.mark.parametrize("table", CONSUMERS.values(), ids=CONSUMERS)
+def test_consumer_handles_every_op(table):
+    assert set(table) == set(Op)
