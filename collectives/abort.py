@@ -13,10 +13,15 @@ interpreter.  Opt out with COLLECTIVES_ABORT=0 or `abort_on_exception(False)`.
 
 How the exit status is known: Python tells nobody.  So sys.exit raises a subclass of SystemExit
 that, when it is destroyed, looks at the stack.  One that was caught dies above the frames of the
-program that caught it; one that ended the program dies when every frame is gone.  Limits: a bare
-`raise SystemExit(n)` is not seen (write `sys.exit(n)`, or call `note_status(n)` first), nor is an
-exit that something still refers to.  MPI_Abort at exit skips the atexit functions that were
-registered before our first call.
+program that caught it; one that ended the program dies when every frame is gone.  Not seen are
+`raise SystemExit(n)`, `sys.exit(main())` where `main` is the first to import us (sys.exit is
+looked up before `main` runs), and an exit that something still refers to.  Who knows better can
+call `note_status`.  pytest does both; under mpirun its conftest.py needs
+
+    def pytest_sessionfinish(exitstatus):
+        collectives.abort.note_status(exitstatus)
+
+MPI_Abort at exit skips the atexit functions that were registered before our first call.
 """
 
 import atexit

@@ -114,8 +114,8 @@ def communication(calls_s: list[float], total_s: float) -> str:
 def agrees(args, data, losses, say) -> bool:
     """Train serially, on this rank alone, and compare the loss of every epoch."""
     _, serial = train(args, data, rank=0, size=1, average=lambda arrays: None)
-    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, serial, strict=True))
-    good = worst <= CHECK_TOLERANCE
+    worst = np.max(np.abs(np.subtract(losses, serial)) / serial)
+    good = bool(worst <= CHECK_TOLERANCE)  # false for NaN
     say(f"check: losses of {len(losses)} epochs differ from training on one rank by at most "
         f"{worst:.1e} (relative): {'same' if good else 'NOT the same'}")
     return good

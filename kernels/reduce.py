@@ -34,7 +34,7 @@ SIGNATURE = types.void(types.intp, types.intp, types.intp, types.int64, types.in
 STORED = {"bool": np.uint8, "float16": np.uint16, "bfloat16": np.uint16,
           **{name: np.dtype(name).type for name in (
               "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-              "float32", "float64", "complex64", "complex128")}}
+              "float32", "float64")}}
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
@@ -54,6 +54,8 @@ def as_reals(name: str, op: str) -> tuple[str, int]:
 
 
 def _make(op, a, b, dst, acc):
+    if acc in _REAL:  # only products are computed as complex numbers
+        return _complex_product(STORED[_REAL[acc]])
     widen_a, widen_b = _widener(a, acc), _widener(b, acc)
     combine, narrow = _combiner(op, acc), _narrower(dst, acc, op == "mean")
     a_type, b_type = STORED[a], STORED[b]
@@ -62,6 +64,17 @@ def _make(op, a, b, dst, acc):
         for i in range(n):
             x, y = widen_a(load(a, i, a_type)), widen_b(load(b, i, b_type))
             store(dst, i, narrow(combine(x, y), divisor))
+
+    return kernel
+
+
+def _complex_product(real):
+    def kernel(dst, a, b, n, divisor):
+        for i in range(0, 2 * n, 2):
+            x, y = load(a, i, real), load(a, i + 1, real)
+            u, v = load(b, i, real), load(b, i + 1, real)
+            store(dst, i, x * u - y * v)
+            store(dst, i + 1, x * v + y * u)
 
     return kernel
 

@@ -89,6 +89,7 @@ def test_an_unaligned_array_is_staged():
     x = memory[1:].view(np.float32)
     x[:] = distinct("float32", 1, (5,))
     buffer, commit = as_leaf(x).inout()
+    assert as_leaf(x).read().flags.aligned
     assert buffer.flags.aligned and not np.shares_memory(buffer, x)
     buffer *= 2
     commit()

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from collectives.kernels import cache
 from collectives.kernels.cache import Store
+from collectives.settings import settings
 
 
 @pytest.mark.parametrize("damage", [
@@ -77,6 +79,63 @@ def test_file_systems_without_locks_still_store(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "fcntl", None)
     with Store(tmp_path).claim("f") as payload:
         assert payload == b"code"
+
+
+def test_directory_that_cannot_be_made_falls_back_to_a_private_one(tmp_path, caplog):
+    (tmp_path / "file").write_text("where a directory should be")
+    private = tmp_path / "private"
+    store = Store(tmp_path / "file" / "mpi-collectives", private)
+    with store.claim("f") as payload:
+        assert payload is None
+        store.save("f", b"code")
+    assert store.directory == private
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert ["compiling will be repeated" in message for message in caplog.messages] == [True]
+    assert Store(tmp_path / "file", private).load("f") == b"code"
+
+
+def test_fallback_that_others_may_write_is_not_used(tmp_path):
+    private = tmp_path / "private"
+    private.mkdir()
+    Store(private).save("f", b"their code")
+    private.chmod(0o777)
+    (tmp_path / "link").symlink_to(private)
+    for fallback in private, tmp_path / "link":
+        assert Store(None, fallback).load("f") is None
+        assert Store(None, fallback).directory is None
+
+
+@pytest.fixture
+def environ(monkeypatch, tmp_path):
+    """Set the variables that choose the directory, anew."""
+    def choose(**variables) -> Path | None:
+        for name in ("COLLECTIVES_CACHE", "XDG_CACHE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        settings.cache_clear()
+        cache.store.cache_clear()
+        return cache.cache_directory()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    yield choose
+    settings.cache_clear()
+    cache.store.cache_clear()
+
+
+def test_directory_comes_from_the_environment(environ, tmp_path):
+    ours, xdg, home = (str(tmp_path / name) for name in ("ours", "xdg", "home"))
+    want = {name: Path(name) / "mpi-collectives" for name in (ours, xdg, home + "/.cache")}
+    assert environ(COLLECTIVES_CACHE=ours, XDG_CACHE_HOME=xdg, HOME=home) == want[ours]
+    assert environ(XDG_CACHE_HOME=xdg, HOME=home) == want[xdg]
+    assert environ(XDG_CACHE_HOME="relative", HOME=home) == want[home + "/.cache"]
+    assert environ(HOME=home) == want[home + "/.cache"]
+
+
+def test_user_without_home_gets_a_temporary_directory(environ, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert environ() == tmp_path / "tmp" / f"mpi-collectives-{os.getuid()}"
+    assert "no home directory" in caplog.text
 
 
 def _refuse_writing(monkeypatch):

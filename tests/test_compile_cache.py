@@ -108,7 +108,7 @@ def run(tmp_path, package):
 
 
 def _finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     *lines, last = out.splitlines()
     result = subprocess.CompletedProcess(process.args, 0, "\n".join(lines), err)
@@ -125,17 +125,12 @@ def _files(tmp_path) -> list[str]:
     return sorted(os.listdir(tmp_path / "cache" / "mpi-collectives"))
 
 
-def test_second_process_loads_without_compiling(run, tmp_path):
-    first, second = run(TOTAL), run(TOTAL)
-    assert (first.stats, second.stats) == (COMPILED, LOADED)
-    assert first.stdout == second.stdout == "6.0"
-    assert [re.sub(r"-[0-9a-f]{64}$", "", name) for name in _files(tmp_path)] == ["total"]
-
-
-def test_loading_does_not_import_the_modules_of_callees(run):
+def test_second_process_loads_without_compiling_or_importing_callees(run, tmp_path):
     code = TOTAL + '\nimport sys\nprint("numba.np.arraymath" in sys.modules)'
-    assert run(code).stdout == "6.0\nTrue"
-    assert run(code).stdout == "6.0\nFalse"
+    first, second = run(code), run(code)
+    assert (first.stats, first.stdout) == (COMPILED, "6.0\nTrue")
+    assert (second.stats, second.stdout) == (LOADED, "6.0\nFalse")
+    assert [re.sub(r"-[0-9a-f]{64}$", "", name) for name in _files(tmp_path)] == ["total"]
 
 
 def test_closures_compiled_by_different_processes_keep_their_callees(run):
@@ -158,16 +153,18 @@ for key in "a", "b":
     assert len(_files(tmp_path)) == 8
 
 
-def test_loaded_code_raises_returns_arrays_and_calls_c(run):
+def test_loaded_code_behaves_like_compiled_code(run):
     code = """
 import ctypes
 def error(f, *args):
     try:
         f(*args)
     except Exception as e:
-        return repr(e)
+        return repr(e).split(" for ")[0]
 f = compile.function(guarded, "(int64,)")
 print(f(2), error(f, -1), error(f, 0))
+for wrong in (np.zeros(3, np.float32),), (np.zeros((2, 2)),), (np.zeros(6)[::2],), (1.0,):
+    print(error(compile.function(total, "float64(float64[::1])"), *wrong))
 print(compile.function(absolute, "int64(int64)")(-5))
 time = np.zeros(2, np.int64)
 f = compile.function(now, "int32(int64[::1])")
@@ -177,11 +174,12 @@ print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(pointer)(
 print(compile.function(through, "int64(intp, int64, int64)")(pointer, 20, 22))
 """
     first, second = run(code), run(code)
-    assert (first.stats["compiled"], second.stats["loaded"]) == (5, 5)
+    assert (first.stats["compiled"], second.stats["loaded"]) == (6, 6)
     assert first.stdout == second.stdout
     assert first.stdout.splitlines() == [
         "(array([1., 1.]), 0) ValueError('negative') "
-        "ZeroDivisionError('integer division by zero')", "5", "0 True", "5", "42"]
+        "ZeroDivisionError('integer division by zero')",
+        *["TypeError('No matching definition"] * 4, "5", "0 True", "5", "42"]
 
 
 def test_missing_c_function_is_an_error_not_a_crash(run, tmp_path):
@@ -200,17 +198,12 @@ except RuntimeError as e:
     assert _files(tmp_path) == []
 
 
-def test_damaged_code_is_compiled_anew(run, tmp_path):
+def test_code_that_cannot_be_unpickled_is_compiled_anew(run, tmp_path):
     assert run(TOTAL).stats == COMPILED
-    directory = tmp_path / "cache" / "mpi-collectives"
-    name, = os.listdir(directory)
-    content = bytearray((directory / name).read_bytes())
-    content[1000] ^= 1
-    (directory / name).write_bytes(content)
+    name, = _files(tmp_path)
+    store = Store(tmp_path / "cache" / "mpi-collectives")
+    store.save(name, b"cno_module\nno_name\n.")
     assert run(TOTAL).stats == COMPILED
-    for payload in b"not a pickle", b"cno_module\nno_name\n.":  # with a right checksum
-        Store(directory).save(name, payload)
-        assert run(TOTAL).stats == COMPILED
     assert run(TOTAL).stats == LOADED
     assert _files(tmp_path) == [name]
 
@@ -230,49 +223,10 @@ def test_changed_source_is_compiled_anew(run, tmp_path, package):
     where = TOTAL + "\nimport collectives\nprint(collectives.__file__)"
     first = run(where)
     assert str(tmp_path) in first.stdout
-    assert (first.stats, run(where).stats) == (COMPILED, LOADED)
+    assert first.stats == COMPILED
     with open(tmp_path / "collectives" / "kernels" / "__init__.py", "a") as file:
         file.write("# changed\n")
     assert run(where).stats == COMPILED
-
-
-def test_directory_that_cannot_be_made_falls_back_to_a_private_one(run, tmp_path):
-    (tmp_path / "cache").write_text("a file, where a directory should be")
-    (tmp_path / "tmp").mkdir()
-    first = run(TOTAL, TMPDIR=str(tmp_path / "tmp"))
-    assert (first.stats, first.stdout) == (COMPILED, "6.0")
-    assert first.stderr.count("compiling will be repeated") == 1
-    private = tmp_path / "tmp" / f"mpi-collectives-{os.getuid()}"
-    assert private.stat().st_mode & 0o777 == 0o700
-    second = run(TOTAL, TMPDIR=str(tmp_path / "tmp"))
-    assert (second.stats, second.stderr) == (LOADED, "")
-    private.chmod(0o755)
-    assert run(TOTAL, TMPDIR=str(tmp_path / "tmp")).stats == COMPILED
-
-
-def test_no_home_no_cache(run, tmp_path):
-    code = TOTAL + "\nprint(compile.cache_directory())"
-    (tmp_path / "xdg").mkdir()
-    result = run(code, COLLECTIVES_CACHE=None, HOME=None, XDG_CACHE_HOME=str(tmp_path / "xdg"))
-    assert result.stdout.splitlines()[1] == str(tmp_path / "xdg" / "mpi-collectives")
-    homeless = ("import os, pwd\npwd.getpwuid = lambda uid: {}[uid]\n") + code
-    (tmp_path / "tmp").mkdir()
-    result = run(homeless, COLLECTIVES_CACHE=None, HOME=None, XDG_CACHE_HOME=None,
-                 TMPDIR=str(tmp_path / "tmp"))
-    assert result.stdout.splitlines()[1].startswith(str(tmp_path / "tmp"))
-    assert "no home directory" in result.stderr
-
-
-def test_wrong_arguments_are_errors(run):
-    code = TOTAL + """
-for wrong in (np.zeros(3, np.float32),), (np.zeros((2, 2)),), (np.zeros(6)[::2],), (), (1.0,):
-    try:
-        f(*wrong)
-    except TypeError:
-        print("TypeError")
-"""
-    for result in run(code), run(code):
-        assert result.stdout.splitlines() == ["6.0"] + ["TypeError"] * 5
 
 
 def test_one_process_builds_once_for_all_threads(run):

@@ -124,8 +124,8 @@ def test_pairwise_send_and_overwrite_is_a_deadlock_of_rendezvous_only():
 
 
 def test_a_combine_that_waits_for_its_own_send_can_deadlock_with_rendezvous():
-    # All send raw values to all.  Ranks 1 and 2 have landed rank 0's; neither can go on to land
-    # the other's, as its own, still unread, would be lost.
+    # All send raw values to all.  Ranks 1 and 2 land rank 0's first; to combine it, each waits
+    # until the other has landed its own, which is the other's second step.
     everybody = [[Step(op, peer, 0) for op in (SEND, RECV_REDUCE) for peer in range(3)
                   if peer != rank] for rank in range(3)]
     rejects("allreduce", everybody, "deadlock when every send is a rendezvous")

@@ -22,7 +22,7 @@ class ScalarLeaf(Leaf):
     def __init__(self, owner, array: np.ndarray):
         dtype = name_of(array.dtype)
         super().__init__(owner, dtype, carried(array, dtype))
-        self.like = array.dtype.newbyteorder("=")
+        self.like = array.dtype
 
     @property
     def writable(self) -> bool:
