@@ -16,6 +16,7 @@ from collectives.plan import Buffer, Channel, Plan, Signature, Verb
 
 ALIGN = 64  # bytes: blocks and scratch start on a cache line
 MAX_SLOTS = 8  # receives posted ahead per block
+PIECE_NBYTES = 1 << 17  # what is read of a peer's memory at a time: stays in the L2 cache
 MAX_DEPTH = 4  # blocks in flight
 
 
@@ -46,13 +47,15 @@ def assemble(s: Signature) -> Plan:
     lowering = Lowering(s, split=blocks.starts is not None and blocks.number > 1)
     rows = lowering.run()
     widest = max(itemsize(s.dtype), itemsize(lowering.accumulator))
+    for row in rows:
+        row.shared = _is_shared(s, row, blocks.lengths)
     slots, slot_nbytes = _slots(rows, blocks.lengths[0], widest)
     scratch = _scratch(rows, blocks, s.dtype, lowering.accumulator)
-    scratch[Buffer.LAND] = slots * slot_nbytes
+    scratch[Buffer.LAND] = (slots + 1) * slot_nbytes
     stride = np.zeros(len(Buffer), np.int64)
     stride[[Buffer.IN, Buffer.OUT]] = blocks.step * itemsize(s.dtype)
     return Plan(
-        signature=s, rows=_rows(rows, slots), extents=_extents(s, rows, blocks),
+        signature=s, rows=_rows(s, rows, slots), extents=_extents(s, rows, blocks),
         first_block=blocks.first_block, stride=stride, scratch=scratch, slot_nbytes=slot_nbytes,
         kernels=tuple(lowering.kernels), accumulator=lowering.accumulator,
         depth=min(blocks.number, MAX_DEPTH))
@@ -92,13 +95,20 @@ def _round_up(n: int, multiple: int) -> int:
 
 
 def _slots(rows: list[Row], lengths: np.ndarray, widest: int) -> tuple[int, int]:
-    """Landing slots: no more than fit in a block's own size, at least one."""
+    """How many landing slots of how many bytes.
+
+    No more slots than fit in a block's own size, at least one.  Rows that read a peer's memory
+    share one more slot, whose size is that of a piece.
+    """
     reduces = [row for row in rows if row.verb is Verb.REDUCE]
     if not reduces:
         return 0, 0
-    message = max(_span(lengths, row) * itemsize(row.wire) for row in reduces)
-    fit = int(lengths.sum()) * widest // max(message, 1)
-    return max(1, min(fit, len(reduces), MAX_SLOTS)), _round_up(message, ALIGN)
+    landing = [_span(lengths, row) * itemsize(row.wire) for row in reduces if not row.shared]
+    if not landing:
+        longest = max(_span(lengths, row) * itemsize(row.wire) for row in reduces)
+        return 0, _round_up(min(longest, PIECE_NBYTES), ALIGN)
+    fit = int(lengths.sum()) * widest // max(*landing, 1)
+    return max(1, min(fit, len(landing), MAX_SLOTS)), _round_up(max(landing), ALIGN)
 
 
 def _scratch(rows, blocks: Blocks, dtype: str, accumulator: str) -> np.ndarray:
@@ -111,20 +121,34 @@ def _scratch(rows, blocks: Blocks, dtype: str, accumulator: str) -> np.ndarray:
     return scratch
 
 
-def _rows(rows: list[Row], slots: int) -> np.ndarray:
-    out = np.full((len(rows), 10), -1, np.int64)
-    reduces: list[int] = []
+def _is_shared(s: Signature, row: Row, lengths: np.ndarray) -> bool:
+    """True if this message goes through shared memory, in blocks of every variant."""
+    if row.peer not in s.shared or s.rank not in s.shared:
+        return False
+    return max(_span(of, row) for of in lengths) * itemsize(row.wire) <= s.shared_limit
+
+
+def _rows(s: Signature, rows: list[Row], slots: int) -> np.ndarray:
+    out = np.full((len(rows), table.DST_SIZE + 1), -1, np.int64)
+    landed: list[int] = []
     for n, row in enumerate(rows):
-        slot, after = -1, row.after
-        if row.verb is Verb.REDUCE:
-            slot = len(reduces) % slots
-            after = reduces[-slots] if len(reduces) >= slots else -1
-            reduces.append(n)
-        a = -1 if row.a is None else row.a[0]
-        dst = -1 if row.dst is None else row.dst[0]
-        out[n] = (row.verb, row.peer, Channel.MPI, a, dst, row.kernel, row.swap, slot, after,
-                  row.sends)
+        slot, after = slots, row.after
+        if row.verb is Verb.REDUCE and not row.shared:
+            slot = len(landed) % slots
+            after = landed[-slots] if len(landed) >= slots else -1
+            landed.append(n)
+        (a, a_type), (dst, dst_type) = (place or (-1, row.wire) for place in (row.a, row.dst))
+        out[n] = (row.verb, row.peer, Channel.SHARED if row.shared else Channel.MPI,
+                  _box(s, row) if row.shared else -1, a, dst, row.kernel, row.swap, slot, after,
+                  row.sends, itemsize(row.wire or dst_type), itemsize(a_type), itemsize(dst_type))
     return out
+
+
+def _box(s: Signature, row: Row) -> int:
+    """The number of the pair (source, destination) among all pairs of the host."""
+    here, there = s.shared.index(s.rank), s.shared.index(row.peer)
+    source, destination = (here, there) if row.verb is Verb.SEND else (there, here)
+    return source * len(s.shared) + destination
 
 
 def _extents(s: Signature, rows: list[Row], blocks: Blocks) -> np.ndarray:
@@ -154,6 +178,3 @@ def _offset(s: Signature, place, chunk: int, whole, within) -> int:
 
 def _span(lengths: np.ndarray, row: Row) -> int:
     return int(lengths[row.first:row.first + row.count].sum())
-
-
-assert table.SENDS == 9, "_rows writes ten columns"

@@ -48,6 +48,7 @@ class Call:
     reads: list[np.ndarray] = field(default_factory=list)
     writes: list[np.ndarray] = field(default_factory=list)
     number: int = 0  # of the calls of its thread on its communicator
+    repeat: tuple | None = None  # what makes another call the same but for the address
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.tensors[:8])

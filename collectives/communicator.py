@@ -1,5 +1,6 @@
 """Communicator: a private duplicate of an MPI communicator, with its plans and lanes."""
 
+import logging
 import threading
 
 import numpy as np
@@ -7,13 +8,15 @@ import numpy as np
 from collectives import calls, check, lifecycle, schedules, tuning
 from collectives.blocks import MAX_DEPTH
 from collectives.calls import Call, Part
-from collectives.lane import Lane, Request, lane_index
+from collectives.lane import Lane, lane_index
 from collectives.placement import Placement
 from collectives.plan import Signature, lower
+from collectives.request import Request
 from collectives.settings import settings
-from collectives.stall import FIRST_FREE_TAG, Control
+from collectives.stall import FIRST_FREE_TAG, Control, meet
 
 MAX_LANES = 4096
+MIN_TAG_UB = 32767  # what every MPI has
 # Rounds over the blocks in flight before a waiting rank yields its core.
 SPIN, SPIN_OVERSUBSCRIBED = 2000, 20
 
@@ -46,12 +49,16 @@ class Communicator:
             raise TypeError(f"mpi_comm={mpi_comm!r}: expected an mpi4py.MPI.Intracomm")
         if topology is not None:
             raise NotImplementedError("topology= comes with the topology model")
-        settings()  # a malformed variable is an error here, not in the first call
+        _check_settings()
+        meet(mpi_comm)
         self._comm = mpi_comm.Dup()
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self.rank, self.size = self._comm.rank, self._comm.size
         self.placement = Placement.of(self._comm)
+        from collectives.mailbox import SharedMemory  # imports Numba
+        self._shared = SharedMemory(self._comm, self.placement.local_ranks)
         self.broken: str | None = None
+        self._checked = settings().check and self.size > 1
         self._closed = False
         self._lanes: dict[int, Lane] = {}
         self._spin = SPIN_OVERSUBSCRIBED if self.placement.oversubscribed else SPIN
@@ -60,7 +67,9 @@ class Communicator:
         self.control = Control(mpi, self._comm, self._lanes)
         self._threads = mpi.Query_thread() == mpi.THREAD_MULTIPLE
         self._owner = threading.get_ident()
-        tags = (self._comm.Get_attr(mpi.TAG_UB) + 1 - FIRST_FREE_TAG) // MAX_DEPTH
+        # Open MPI does not tell on communicators of one rank.
+        highest = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) or MIN_TAG_UB
+        tags = (highest + 1 - FIRST_FREE_TAG) // MAX_DEPTH // 2
         self._max_lanes = min(MAX_LANES, tags)
 
     def __repr__(self) -> str:
@@ -117,8 +126,25 @@ class Communicator:
         --------
         >>> allreduce(np.array([1.0, 2.0]), op="mean")      # doctest: +SKIP
         """
-        return self._run(lambda: self._elementwise(
-            "allreduce", tensor, op, out, 0, algorithm, compression, residual))
+        def build():
+            return self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
+                                     residual)
+
+        if type(tensor) is not np.ndarray or not (out is compression is residual is None):
+            return self._run(build)
+        lane = self._usable_lane()
+        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm) \
+            if tensor.flags.carray and not self._checked else None
+
+        def build_again():
+            call = build()
+            call.repeat = key
+            return call
+
+        if key is None or not lane.repeat(
+                key, tensor.__array_interface__["data"][0], build_again):
+            lane.run(self._admit(lane, build_again))
+        return tensor
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
                    algorithm="auto") -> Request:
@@ -130,9 +156,9 @@ class Communicator:
             Until then the tensor may be neither read nor written.  Any number may be in flight
             and be waited for in any order.
         """
-        call = self._prepare(lambda: self._elementwise(
-            "allreduce", tensor, op, out, 0, algorithm, compression, residual))
-        return self._lane().start(call)
+        lane = self._usable_lane()
+        return lane.start(self._admit(lane, lambda: self._elementwise(
+            "allreduce", tensor, op, out, 0, algorithm, compression, residual)))
 
     def reduce_scatter(self, tensor, op="sum", *, out=None, compression=None, residual=None,
                        algorithm="auto"):
@@ -201,45 +227,51 @@ class Communicator:
         """Free the MPI communicator; collective.  Closing twice is harmless."""
         if self._closed:
             return
-        for lane in list(self._lanes.values()):
-            lane.drain(float("inf"))
+        if self._mpi.Is_finalized():
+            self._closed = True
+            return
+        lifecycle.mpi()
         self._closed = True
+        for lane in list(self._lanes.values()):
+            lane.close()
         self._lanes.clear()
-        if not self._mpi.Is_finalized():
+        if not self.broken:  # else messages may still be on their way
             self._comm.Free()
+
+    def break_off(self, call: Call, error: BaseException) -> None:
+        """Note that `error` left `call` half-way: no later call can be right."""
+        if self.broken is None:
+            self.broken = f"{call} failed: {type(error).__name__}: {error}"
+
+    def check_thread(self) -> None:
+        """Raise RuntimeError if the calling thread may not call MPI."""
+        if not self._threads and threading.get_ident() != self._owner:
+            raise RuntimeError(
+                "MPI was initialised without MPI_THREAD_MULTIPLE, so only the thread that made "
+                f"this communicator may use it, not {threading.current_thread().name!r}")
 
     def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
         calls.check_common(verb, self.size, root, algorithm, compression, residual)
         return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm)
 
     def _run(self, build):
-        call = self._prepare(build)
-        return self._lane().run(call)
+        lane = self._usable_lane()
+        return lane.run(self._admit(lane, build))
 
-    def _prepare(self, build) -> Call:
-        """The call, compared across ranks if that is asked for."""
+    def _usable_lane(self) -> Lane:
         lifecycle.mpi()
         if self._closed or self.broken:
             raise RuntimeError(f"the communicator is {'closed' if self._closed else 'broken'}"
                                + (f": {self.broken}" if self.broken else ""))
-        if not settings().check or self.size == 1:
-            return build()
-        try:
-            call = build()
-        except (TypeError, ValueError, NotImplementedError) as error:
-            self._compare(f"raised {type(error).__name__}: {error}")
-            raise
-        self._compare(str(call))
+        return self._lane()
+
+    def _admit(self, lane: Lane, build) -> Call:
+        """The call, with its number, and compared across ranks if that is asked for."""
+        if self._checked:
+            return check.admit(self, lane, build)
+        call = build()
+        lane.admit(call)
         return call
-
-    def _compare(self, description: str) -> None:
-        lane = self._lane()
-        text = f"after {lane.number} calls: {description}, segment={settings().segment}"
-        check.compare(lambda x: self._exchange(lane, x), text, self.rank)
-
-    def _exchange(self, lane: Lane, x: np.ndarray) -> np.ndarray:
-        call = calls.allgather(x, None, self.size, "recursive_doubling")
-        return lane.run(call)
 
     def _lane(self) -> Lane:
         """The lane of the calling thread."""
@@ -250,10 +282,7 @@ class Communicator:
 
     def _new_lane(self) -> Lane:
         thread = threading.current_thread()
-        if not self._threads and threading.get_ident() != self._owner:
-            raise RuntimeError(
-                "MPI was initialised without MPI_THREAD_MULTIPLE, so only the thread that made "
-                f"this communicator may use it, not {thread.name!r}")
+        self.check_thread()
         main = thread is threading.main_thread()
         index = 0 if main else lane_index(thread.name, self._max_lanes)
         with self._lane_lock:
@@ -263,14 +292,21 @@ class Communicator:
                     f"threads {lane.thread.name!r} and {thread.name!r} cannot be told apart: give "
                     "threads that use one communicator different names, the same on every rank")
             if lane is None:
-                tag = FIRST_FREE_TAG + index * MAX_DEPTH
-                lane = self._lanes[index] = Lane(self, index, thread.name, tag, self._threads)
+                for other in self._lanes.values():
+                    other.rest()
+                lane = self._lanes[index] = self._made(index, thread.name)
             lane.thread = thread
+        return lane
+
+    def _made(self, index: int, name: str) -> Lane:
+        tag = FIRST_FREE_TAG + 2 * index * MAX_DEPTH
+        lane = Lane(self, index, name, tag, self._threads)
+        lane.checks = Lane(self, index + self._max_lanes, name, tag + MAX_DEPTH, self._threads)
         return lane
 
     def engine(self, call: Call, part: Part, lane: Lane):
         """What runs one part of a call: started, to be advanced until it is done."""
-        algorithm = self._algorithm(call, part)
+        algorithm = self.algorithm(call, part)
         if algorithm == "native":
             from collectives.native import NativeCall
             if lane.index:
@@ -280,16 +316,30 @@ class Communicator:
         source, target = part.source.ctypes.data, part.target.ctypes.data
         signature = Signature(
             call.verb, algorithm, self.rank, self.size, call.root, part.counts, part.dtype,
-            part.op, source == target, settings().segment or tuning.DEFAULT_SEGMENT)
+            part.op, source == target, settings().segment or tuning.DEFAULT_SEGMENT,
+            *((self._shared.ranks, self._shared.limit) if lane.index == 0 else ()))
         execution = lane.executions.take(signature) or Execution(
-            lower(signature), self._comm, self.size, self._spin)
+            lower(signature), self._comm, self.size, self._shared, self._spin)
         execution.start(source, target, lane.tag, lane.arena)
         return execution
 
-    def _algorithm(self, call: Call, part: Part) -> str:
+    def algorithm(self, call: Call, part: Part) -> str:
+        """The algorithm that `part` runs with."""
         if call.algorithm != "auto":
             return call.algorithm
         forced = settings().algorithm
         if forced in ("native", *schedules.algorithms(call.verb)):
             return forced
         return tuning.choose(call.verb, part.nbytes, self.size)
+
+
+def _check_settings() -> None:
+    """A malformed variable is an error when a communicator is made, not in a later call."""
+    values = settings()
+    log = logging.getLogger("collectives")
+    if log.level == logging.NOTSET:
+        log.setLevel(values.debug)
+    known = {"auto", "native"}.union(*map(schedules.algorithms, schedules.VERBS))
+    if values.algorithm not in known:
+        raise ValueError(f"COLLECTIVES_ALGORITHM={values.algorithm!r}: expected one of "
+                         f"{', '.join(sorted(known))}")

@@ -9,48 +9,49 @@ import numpy as np
 from collectives import executor, mpi_abi
 from collectives.errors import MPIError
 from collectives.kernels.reduce import reduce_kernel
+from collectives.mailbox import SharedMemory
 from collectives.memory import Arena
 from collectives.plan import NBYTES, PEER, VERB, Buffer, Plan, Verb
 
-PAGE = 4096
+HINT = "; did the ranks pass tensors of different sizes? COLLECTIVES_CHECK=1 says which"
 
 
 class Execution:
     """Runs `plan` on one communicator, one call at a time."""
 
-    def __init__(self, plan: Plan, comm, size: int, spin: int):
+    def __init__(self, plan: Plan, comm, size: int, shared: SharedMemory, spin: int):
         depth, length = plan.depth, len(plan.rows)
         self.plan, self.signature = plan, plan.signature
         self._bases = np.zeros(len(Buffer), np.int64)
         self._state = np.zeros((depth, 6), np.int64)
         self._flags = np.zeros((depth, max(length, 1)), np.uint8)
+        self._progress = np.zeros((depth, max(length, 1)), np.int64)
         self._requests = np.zeros(depth * max(length, 1), np.int64)
-        self._io = np.zeros(8 + mpi_abi.STATUS_NBYTES, np.uint8)
+        self._shared = shared  # keeps the memory mapped
+        self._io = np.zeros(mpi_abi.IO_NBYTES, np.uint8)
         self._report = np.zeros(4, np.int64)
         self._handles = np.array([mpi_abi.handle(comm), mpi_abi.handle(mpi_abi.MPI.BYTE), 0, size,
                                   plan.slot_nbytes], np.int64)
-        stride = plan.stride
-        self._advance = executor.compiled_advance()
-        self._start = executor.compiled_start()
+        self._advance, self._begin = executor.compiled(), True
+        self._scratch_nbytes = plan.scratch_nbytes
         self._arguments = (
-            plan.rows, plan.extents, plan.first_block, _kernels(plan), self._bases, stride,
-            plan.scratch, self._state, self._flags, self._requests.ctypes.data,
-            self._io.ctypes.data, self._report, self._handles, spin)
+            plan.rows, plan.extents, plan.first_block, _kernels(plan), self._bases,
+            plan.stride, plan.scratch, self._state, self._flags, self._progress,
+            self._requests.ctypes.data, self._io.ctypes.data, self._report, self._handles,
+            shared.layout, spin)
         self._scratch: np.ndarray | None = None
+        self._scratch_at = 0
 
     def start(self, source: int, target: int, tag: int, arena: Arena) -> None:
         """Begin a call on the buffers at these addresses."""
         self._bases[Buffer.IN], self._bases[Buffer.OUT] = source, target
-        self._handles[2] = tag
-        nbytes = self.plan.scratch_nbytes
-        if nbytes:
-            self._scratch = arena.take(nbytes + PAGE)
-            address = -(-self._scratch.ctypes.data // PAGE) * PAGE
-            for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
-                self._bases[buffer] = address
-                address += int(self.plan.scratch[buffer]) * self.plan.depth
+        self._handles[executor.TAG] = tag
+        if self._scratch_nbytes:
+            self._scratch, address = arena.take(self._scratch_nbytes)
+            if address != self._scratch_at:
+                self._place_scratch(address)
         self._arena = arena
-        self._start(self.plan.first_block, self._state, self._flags)
+        self._begin = True
 
     def advance(self, budget: float) -> bool:
         """Run until done (True) or idle for `budget` seconds (False).
@@ -60,7 +61,8 @@ class Execution:
         MPIError
             If an MPI call failed; the call cannot be continued.
         """
-        outcome = self._advance(*self._arguments, budget)
+        outcome = self._advance(*self._arguments, budget, self._begin)
+        self._begin = False
         if outcome == executor.FAILED:
             raise MPIError(self._failure())
         return outcome == executor.DONE
@@ -71,6 +73,12 @@ class Execution:
             self._arena.give(self._scratch)
             self._scratch = None
 
+    def _place_scratch(self, address: int) -> None:
+        self._scratch_at = address
+        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
+            self._bases[buffer] = address
+            address += int(self.plan.scratch[buffer]) * self.plan.depth
+
     def _failure(self) -> str:
         row, code, got = (int(v) for v in self._report[:3])
         plan, s = self.plan, self.plan.signature
@@ -78,9 +86,11 @@ class Execution:
                  f"{Verb(plan.rows[row, VERB]).name} with rank {plan.rows[row, PEER]}")
         if code == executor.WRONG_LENGTH:
             want = sorted({int(n) for n in plan.extents[:, row, NBYTES]})
-            return (f"{where}: got {got} bytes, expected {want}; did the ranks pass tensors of "
-                    "different sizes? COLLECTIVES_CHECK=1 says which")
-        return f"{where}: {mpi_abi.MPI.Get_error_string(code)} (code {code})"
+            return f"{where}: got {got} bytes, expected {want}{HINT}"
+        if code == executor.READ_FAILED:
+            return f"{where}: cannot read the memory of that rank; has it ended?"
+        hint = HINT if mpi_abi.MPI.Get_error_class(code) == mpi_abi.MPI.ERR_TRUNCATE else ""
+        return f"{where}: {mpi_abi.MPI.Get_error_string(code)} (code {code}){hint}"
 
     def waiting_for(self) -> str:
         """What the first unfinished row waits for, for stall reports."""

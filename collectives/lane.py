@@ -8,241 +8,252 @@ needs MPI_THREAD_MULTIPLE; without it a second thread is refused.
 
 Within a lane calls run one after the other: a blocking call waits behind pending ones.
 Nonblocking calls are progressed by a background thread per lane, in compiled code with the GIL
-released; without MPI_THREAD_MULTIPLE, by `test` and `wait`.
+released; it ends when it has had nothing to do for a second.  Without MPI_THREAD_MULTIPLE no
+other thread may call MPI: each wait, test and blocking call then progresses all pending ones of
+the process, so that ranks may wait for them in different orders.
+
+A call that was left half-way (an MPI error, Ctrl-C or a stall limit in a blocking call) cannot be
+resumed, and its late messages would meet those of the next: the communicator is then broken.
 """
 
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from zlib import crc32
 
-import numpy as np
-
 from collectives.calls import Call
-from collectives.errors import MPIError
 from collectives.memory import Arena, Pool
+from collectives.request import SLICE, Request, unfinished
 from collectives.stall import Watch
 
-SLICE = 0.05  # s: how long compiled code may wait before Python looks at signals and stalls
+IDLE = 1.0  # s without a request after which a background thread ends
+TURN = 5e-4  # s that each lane gets where one thread progresses several
 
-_busy: set["Lane"] = set()  # lanes with pending requests, for `drain_all`
-
-
-class Request:
-    """A nonblocking call.  The result is in place, or returned by `wait`, once it is complete.
-
-    The tensors may be neither read nor written before `wait` returns or `test` is True.
-    """
-
-    def __init__(self, lane: "Lane", call: Call):
-        self._lane, self._call = lane, call
-        self._work = None
-        self._value = None
-        self._error: BaseException | None = None
-        self._done = threading.Event()
-        self._waited = False
-
-    def __repr__(self) -> str:
-        state = "complete" if self._done.is_set() else "pending"
-        return f"<Request {self._call}: {state}>"
-
-    def test(self) -> bool:
-        """True once the call is complete; never blocks.
-
-        Raises
-        ------
-        MPIError, MismatchError
-            If the call failed.
-        """
-        if not self._done.is_set() and not self._lane.threaded:
-            self._lane.progress(0.0)
-        if self._done.is_set():
-            self._finish()
-            return True
-        return False
-
-    def wait(self, timeout: float | None = None):
-        """Wait for the call and return the tensor.
-
-        Raises
-        ------
-        StallError
-            After `timeout` seconds; the call stays pending and may be waited for again.
-        """
-        if not self._done.is_set():
-            watch = Watch(self._lane, self._call, timeout)
-            while not self._done.is_set():
-                if self._lane.threaded:
-                    self._done.wait(watch.slice(SLICE))
-                else:
-                    self._lane.progress(watch.slice(SLICE))
-                if not self._done.is_set():
-                    watch.look()
-        return self._finish()
-
-    def _finish(self):
-        self._waited = True
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    @property
-    def forgotten(self) -> bool:
-        """True if nobody has waited for it."""
-        return not self._waited
-
-    def _advance(self, budget: float) -> bool:
-        """Run the call for a while; True once it is complete, in success or failure."""
-        try:
-            if self._work is None:
-                self._work = self._lane.work(self._call)
-            if not self._work.advance(budget):
-                return False
-            self._value = self._call.finish()
-        except BaseException as error:
-            self._error = error
-        return True
-
-    def _complete(self) -> None:
-        """Let go of the tensors and wake who waits."""
-        self._call.reads, self._call.writes = [], []
-        self._done.set()
+_abandoned: list["Work"] = []  # MPI may still write to their memory, so it is never freed
 
 
 class Work:
-    """Runs the parts of a call, one after the other."""
+    """Runs the parts of a call, one after the other; `engine` already runs the first."""
 
-    def __init__(self, lane: "Lane", call: Call):
-        self._lane, self._call = lane, call
-        self._parts = iter(call.parts)
-        self._engine = None
+    def __init__(self, lane: "Lane", call: Call, engine=None):
+        self._lane, self.call = lane, call
+        self._parts = iter(call.parts if engine is None else call.parts[1:])
+        self._engine = engine
+        self._started = engine is not None
 
     def advance(self, budget: float) -> bool:
-        """True once all parts are done."""
+        """True once all parts are done; False after `budget` seconds without progress."""
         while True:
             if self._engine is None:
                 part = next(self._parts, None)
                 if part is None:
+                    self._lane.current = None
                     return True
-                self._engine = self._lane.communicator.engine(self._call, part, self._lane)
-            try:
-                if not self._engine.advance(budget):
-                    return False
-            except MPIError as error:
-                self._lane.communicator.broken = f"{self._call} failed: {error}"
-                raise
+                self._engine = self._lane.communicator.engine(self.call, part, self._lane)
+                self._started = True
+            if not self._engine.advance(budget):
+                return False
             self._engine.finish()
-            if self._engine.signature is not None:
-                self._lane.executions.give(self._engine.signature, self._engine)
+            self._lane.keep(self.call, self._engine)
             self._engine = None
 
+    def abandon(self, error: BaseException) -> None:
+        """After `error` left the call half-way; one that has sent nothing breaks nothing."""
+        if not self._started and isinstance(error, Exception):
+            return
+        _abandoned.append(self)
+        self._lane.communicator.break_off(self.call, error)
+
     def waiting_for(self) -> str:
-        return self._engine.waiting_for() if self._engine is not None else "its turn"
+        """What the call waits for, for stall reports."""
+        engine = self._engine
+        return engine.waiting_for() if engine is not None else "its turn"
 
 
 class Lane:
-    """See the module docstring."""
+    """See the module docstring.
+
+    thread : whose calls these are; a later thread of the same name continues the lane
+    number : of the latest call
+    checks : the lane on which COLLECTIVES_CHECK compares this lane's calls
+    """
 
     def __init__(self, communicator, index: int, name: str, tag: int, threaded: bool):
         self.communicator = communicator
         self.index, self.name, self.tag, self.threaded = index, name, tag, threaded
         self.number = 0
-        self.current: Call | None = None
+        self.current: Work | None = None
         self.pending: deque[Request] = deque()
-        self.arena, self.executions = Arena(), Pool()
+        self.arena, self.executions, self.repeats = Arena(), Pool(), Pool()
         self.thread = threading.current_thread()
         self._wake = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._background: threading.Thread | None = None
+        self._closing = False
+        self.checks: Lane | None = None
 
-    def run(self, call: Call):
-        """Do a call now and return its value."""
-        self._admit(call)
-        if self.pending:
-            return self._enqueue(call).wait()
-        work = self.work(call)
-        if not work.advance(SLICE):
-            watch = Watch(self, call)
-            while not work.advance(watch.slice(SLICE)):
-                watch.look()
+    def admit(self, call: Call) -> None:
+        """Give a call its number.
+
+        Raises
+        ------
+        ValueError
+            If it uses memory of a call that is not finished.
+        """
+        call.number = self.number + 1
+        unfinished.check_apart(call)
+        self.number += 1
+
+    def run(self, call: Call, watch: Watch | None = None):
+        """Do a call now and return its value; `watch` looks after it if it takes long."""
+        if self.pending or (not self.threaded and unfinished.lanes()):
+            return self._run_queued(call, watch)
+        self._complete(self.work(call), watch)
         return call.finish()
+
+    def _complete(self, work: Work, watch: Watch | None = None) -> None:
+        try:
+            if not work.advance(SLICE):
+                watch = watch or Watch(self, work.call, work.call.number)
+                watch.look()
+                while not work.advance(watch.slice(SLICE)):
+                    watch.look()
+        except BaseException as error:
+            work.abandon(error)
+            raise
+
+    def keep(self, call: Call, engine) -> None:
+        """Keep an engine that is done for later calls of the same kind."""
+        if call.repeat is not None:
+            self.repeats.give(call.repeat, engine)
+        elif engine.signature is not None:
+            self.executions.give(engine.signature, engine)
+
+    def repeat(self, key: tuple, address: int, describe: Callable[[], Call]) -> bool:
+        """Do a call like an earlier one, on another address; False if there was none.
+
+        The short way: nothing is checked, since the earlier call was.  `describe` gives the call
+        as the long way has it, should it take long or fail.
+        """
+        if unfinished or (engine := self.repeats.take(key)) is None:
+            return False
+        self.number += 1
+        try:
+            engine.start(address, address, self.tag, self.arena)
+            done = engine.advance(SLICE)
+        except BaseException as error:
+            Work(self, self._numbered(describe()), engine).abandon(error)
+            raise
+        if not done:
+            call = self._numbered(describe())
+            self.current = Work(self, call, engine)
+            self._complete(self.current)
+        else:
+            engine.finish()
+            self.repeats.give(key, engine)
+        return True
+
+    def _numbered(self, call: Call) -> Call:
+        call.number = self.number
+        return call
+
+    def _run_queued(self, call: Call, watch: Watch | None):
+        request = self.start(call)
+        try:
+            request.join(watch or Watch(self, call, call.number))
+        except BaseException as error:
+            if not request.done:
+                self.communicator.break_off(call, error)
+            raise
+        return request.wait()
 
     def start(self, call: Call) -> Request:
         """Start a call and return at once."""
-        self._admit(call)
-        return self._enqueue(call)
-
-    def work(self, call: Call) -> Work:
-        self.current = call
-        return Work(self, call)
-
-    def progress(self, budget: float) -> None:
-        """Advance the oldest pending request; for lanes without a thread."""
-        if self.pending and self.pending[0]._advance(budget):
-            self._retire()
-
-    def _retire(self) -> None:
-        """The oldest request is complete."""
-        head = self.pending.popleft()
-        if not self.pending:
-            _busy.discard(self)
-        head._complete()
-
-    def _admit(self, call: Call) -> None:
-        self.number += 1
-        call.number = self.number
-        for request in list(self.pending):
-            other = request._call
-            if _meet(call.writes, other.reads + other.writes) or _meet(call.reads, other.writes):
-                self.number -= 1
-                raise ValueError(f"{call} uses memory of a pending {other}: wait for that first")
-
-    def _enqueue(self, call: Call) -> Request:
         request = Request(self, call)
+        unfinished.add(request)
         with self._wake:
             self.pending.append(request)
-            _busy.add(self)
+            if self.threaded and self._background is None:
+                self._background = threading.Thread(
+                    target=self._serve, name=f"collectives-progress-{self.index}", daemon=True)
+                self._background.start()
             self._wake.notify()
-        if self.threaded and self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve, name=f"collectives-progress-{self.index}", daemon=True)
-            self._thread.start()
         return request
 
+    def work(self, call: Call) -> Work:
+        self.current = Work(self, call)
+        return self.current
+
+    def attend(self, request: Request, budget: float) -> None:
+        """Wait up to `budget` seconds for a request of this lane, and progress it if need be."""
+        if self.threaded:
+            if budget > 0:
+                request.completed.wait(budget)
+            return
+        self.communicator.check_thread()
+        lanes = unfinished.lanes()
+        if len(lanes) == 1:
+            lanes[0].progress(budget)
+            return
+        deadline = time.monotonic() + budget
+        while not request.done:
+            for lane in lanes:
+                lane.progress(TURN)
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(TURN)
+
+    def progress(self, budget: float) -> None:
+        """Advance the oldest pending request; for lanes without a background thread."""
+        if self.pending:
+            try:
+                if not self.pending[0].step(budget):
+                    return
+            except BaseException:
+                self._retire()
+                raise
+            self._retire()
+
     def _serve(self) -> None:
-        """The background thread: progress the oldest request, for ever."""
-        while True:
-            with self._wake:
-                while not self.pending:
-                    self._wake.wait()
-            head = self.pending[0]
-            while not head._advance(SLICE):
+        """The background thread: progress the oldest request, then the next."""
+        while (head := self._next()) is not None:
+            while not head.step(SLICE):
                 self.communicator.control.answer()
             self._retire()
 
-    def drain(self, seconds: float) -> None:
-        """Wait until no request is pending, for at most `seconds`."""
-        deadline = time.monotonic() + seconds
-        while self.pending and time.monotonic() < deadline:
-            if self.threaded:
-                time.sleep(0.01)
-            else:
-                self.progress(0.01)
+    def _next(self) -> Request | None:
+        """The oldest pending request; None when it is time to end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self.pending or self._closing, IDLE)
+            if self.pending:
+                return self.pending[0]
+            self._background = None
+            return None
 
+    def _retire(self) -> None:
+        """The oldest request is complete."""
+        with self._wake:
+            head = self.pending.popleft()
+        head.complete()
 
-def drain_all(seconds: float) -> list[Request]:
-    """Complete what is pending in this process at exit; what is still pending after `seconds`."""
-    deadline = time.monotonic() + seconds
-    lanes = list(_busy)
-    for lane in lanes:
-        lane.drain(deadline - time.monotonic())
-    return [request for lane in lanes for request in lane.pending]
+    def close(self) -> None:
+        """Complete what is pending and end the background thread."""
+        for request in list(self.pending):
+            request.join(Watch(self, request.call, request.call.number))
+        with self._wake:
+            self._closing = True
+            background = self._background
+            self._wake.notify()
+        if background is not None:
+            background.join()
+
+    def rest(self) -> None:
+        """Let go of memory, if the lane's thread has ended and nothing is pending."""
+        if not self.pending and not self.thread.is_alive():
+            self.arena, self.executions, self.repeats = Arena(), Pool(), Pool()
+            self.current = None
 
 
 def lane_index(name: str, lanes: int) -> int:
     """The lane of a thread that is not the main one: the same on every rank for the same name."""
     return 1 + crc32(name.encode()) % (lanes - 1)
-
-
-def _meet(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    """True if some element may belong to both: bounds are compared, not interleaved strides."""
-    return any(np.may_share_memory(a, b) for a in some for b in others)

@@ -39,6 +39,7 @@ class Row:
     swap: int = 0
     after: int = -1
     sends: int = 0
+    shared: bool = False  # whether the message goes through shared memory
 
     @property
     def chunks(self) -> range:
@@ -85,12 +86,7 @@ class Lowering:
         final = _final_steps(steps, messages, self.result)
         for n, (step, message) in enumerate(zip(steps, messages, strict=True)):
             for piece in self._pieces(step):
-                if step.op is Op.SEND:
-                    self._send(piece)
-                elif step.op is Op.RECV:
-                    self._recv(piece)
-                else:
-                    self._reduce(piece, message, final[n])
+                LOWER[step.op](self, piece, message, final[n])
         for chunk in sorted(self.result):
             if self.place[chunk][0] is not Buffer.OUT:
                 self._copy(chunk, (Buffer.OUT, s.dtype))
@@ -103,11 +99,11 @@ class Lowering:
         for chunk in range(step.chunk, step.chunk + step.count):
             yield step._replace(chunk=chunk, count=1)
 
-    def _send(self, step: Step) -> None:
+    def _send(self, step: Step, message: Message, final: bool) -> None:
         a = self._gathered(step)
         self._add(Row(Verb.SEND, step.chunk, step.count, step.peer, a=a, wire=a[1]))
 
-    def _recv(self, step: Step) -> None:
+    def _recv(self, step: Step, message: Message, final: bool) -> None:
         dtype = self.signature.dtype
         dst = (Buffer.OUT if self._fits_out(step) else Buffer.FINAL, dtype)
         self._add(Row(Verb.RECV, step.chunk, step.count, step.peer, dst=dst, wire=dtype))
@@ -173,6 +169,10 @@ class Lowering:
             self.sends += 1
             self.last_send.update(((row.a[0], c), self.sends) for c in row.chunks)
         self.rows.append(row)
+
+
+# What becomes of each Op; tests/test_ops_exhaustive.py wants every Op here.
+LOWER = {Op.SEND: Lowering._send, Op.RECV: Lowering._recv, Op.RECV_REDUCE: Lowering._reduce}
 
 
 def result_chunks(s: Signature, chunks: int) -> set[int]:

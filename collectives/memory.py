@@ -1,4 +1,4 @@
-"""Memory that calls borrow: scratch, and the tables of plans that are not running.
+"""Memory that calls borrow: scratch, and engines (a plan's tables) that are not running.
 
 One of each per lane; a lane runs one call at a time, so nothing here is locked.
 """
@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import numpy as np
 
+PAGE = 4096
 MAX_EXECUTIONS = 256  # signatures whose tables are kept
 
 
@@ -14,38 +15,48 @@ class Arena:
     """Scratch memory that is lent to calls and reused, since fresh pages are slow."""
 
     def __init__(self):
-        self._free: list[np.ndarray] = []
+        self._free: list[tuple[np.ndarray, int]] = []
 
-    def take(self, nbytes: int) -> np.ndarray:
-        """At least `nbytes` bytes; the content is anything."""
-        for n, block in enumerate(self._free):
-            if block.nbytes >= nbytes:
-                return self._free.pop(n)
+    def take(self, nbytes: int) -> tuple[np.ndarray, int]:
+        """At least `nbytes` bytes, content anything, and the first page boundary in them."""
+        for n, (block, address) in enumerate(self._free):
+            if block.nbytes >= nbytes + PAGE:
+                del self._free[n]
+                return block, address
         if self._free:  # too small for this call: replaced rather than kept beside
             self._free.pop()
-        return np.empty(nbytes, np.uint8)
+        block = np.empty(nbytes + PAGE, np.uint8)
+        return block, _page(block)
 
     def give(self, block: np.ndarray) -> None:
-        self._free.append(block)
-        self._free.sort(key=len)
+        self._free.append((block, _page(block)))
+        self._free.sort(key=_nbytes)
 
     def poison(self) -> None:
         """Fill what is free with NaN bytes: for tests that scratch is never read unwritten."""
-        for block in self._free:
+        for block, _ in self._free:
             block.fill(0xFF)
 
 
+def _page(block: np.ndarray) -> int:
+    return -(-block.__array_interface__["data"][0] // PAGE) * PAGE
+
+
+def _nbytes(lent: tuple[np.ndarray, int]) -> int:
+    return lent[0].nbytes
+
+
 class Pool:
-    """Engines that wait to be used again, by signature; the least recently used are dropped."""
+    """Engines that wait to be used again, by key; the least recently used are dropped."""
 
     def __init__(self):
         self._idle: OrderedDict = OrderedDict()
 
-    def take(self, signature):
-        """An engine for `signature`, or None."""
-        return self._idle.pop(signature, None)
+    def take(self, key):
+        """An engine for `key`, or None."""
+        return self._idle.pop(key, None)
 
-    def give(self, signature, engine) -> None:
-        self._idle[signature] = engine
+    def give(self, key, engine) -> None:
+        self._idle[key] = engine
         if len(self._idle) > MAX_EXECUTIONS:
             self._idle.popitem(last=False)

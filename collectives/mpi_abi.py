@@ -17,9 +17,13 @@ import numpy as np
 from mpi4py import MPI
 from numba import njit, types
 
+from collectives.kernels.scalars import store
+
 REQUEST_NBYTES = 8  # stride of request slots
 STATUS_NBYTES = MPI._sizeof(MPI.Status)
 SUCCESS = MPI.SUCCESS
+_IOV = 64  # offset in the scratch that calls use: a flag, a status, two iovecs
+IO_NBYTES = 128
 
 _handle = {4: types.int32, 8: types.int64}[MPI._sizeof(MPI.Comm)]
 _pointer = types.intp
@@ -51,6 +55,9 @@ _wtime = _external("MPI_Wtime", returns=types.float64)
 _sched_yield = _external("sched_yield")
 _usleep = _external("usleep", types.uint32)
 _memcpy = _external("memcpy", _pointer, _pointer, types.uintp, returns=_pointer)
+_process_vm_readv = _external(
+    "process_vm_readv", _int, _pointer, types.uintp, _pointer, types.uintp, types.uintp,
+    returns=types.intp)
 _to_handle = {4: np.int32, 8: np.int64}[MPI._sizeof(MPI.Comm)]
 
 
@@ -96,6 +103,21 @@ def usleep(microseconds):
 @njit(inline="always")
 def memcpy(dst, src, nbytes):
     _memcpy(dst, src, np.uint64(nbytes))
+
+
+@njit(inline="always")
+def read_memory(pid, dst, src, nbytes, io):
+    """Copy from `src` in process `pid` to `dst` here; False if the system refuses.
+
+    io : address of IO_NBYTES bytes of scratch
+    """
+    iov = io + _IOV
+    store(iov, 0, np.int64(dst))
+    store(iov, 1, np.int64(nbytes))
+    store(iov, 2, np.int64(src))
+    store(iov, 3, np.int64(nbytes))
+    return _process_vm_readv(np.int32(pid), iov, np.uint64(1), iov + 16, np.uint64(1),
+                             np.uint64(0)) == nbytes
 
 
 def handle(obj) -> int:

@@ -3,19 +3,22 @@
 The nonblocking form is used and polled, so that a late rank neither burns a core nor makes Ctrl-C
 and stall reports wait.  What MPI does not define our way is prepared around the call:
 
+    allgather, broadcast     bytes, whatever the elements are
     float16, bfloat16        MPI has no such types: sent as float32, rounded once
     max, min of floats       MPI leaves NaN open: compared as integers of the same order, in which
                              NaN is above (max) or below (min) all numbers
     mean                     MPI's sum, then one division
-    more than 2**30 elements several calls
+    more than LIMIT elements several calls
 """
 
-import time
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from collectives.calls import Call, Part
-from collectives.dtypes import accumulator
+from collectives.dtypes import accumulator, carrier
+from collectives.errors import MPIError
+from collectives.stall import poll
 
 LIMIT = 1 << 30  # elements per MPI call: counts are C ints
 
@@ -30,67 +33,106 @@ class NativeCall:
     signature = None  # not kept for later calls
 
     def __init__(self, mpi, comm, call: Call, part: Part):
-        self._mpi, self._comm, self._call, self._part = mpi, comm, call, part
-        self._source, self._result = _encode(part)
-        self._requests = self._start()
+        self._mpi, self._comm, self._verb, self._part = mpi, comm, call.verb, part
+        self._root = call.root
+        self._gathered: list[tuple[np.ndarray, slice]] = []
+        prepare = _as_bytes if call.verb in ("allgather", "broadcast") else _encode
+        self._source, self._result = prepare(part)
+        self._requests = self._guarded(lambda: list(self._start()))
 
     def advance(self, budget: float) -> bool:
         """True once MPI is done; polls for at most `budget` seconds."""
-        deadline, pause = time.monotonic() + budget, 0.0
-        while not self._mpi.Request.Testall(self._requests):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(pause)
-            pause = min(5e-4, 2 * pause + 1e-6)
+        if not self._guarded(lambda: poll(self._all_done, budget)):
+            return False
         self._store()
         return True
 
     def waiting_for(self) -> str:
+        """For stall reports."""
         return "MPI's own collective"
 
     def finish(self) -> None:
         """Nothing was borrowed."""
 
-    def _start(self) -> list:
-        comm, verb, root = self._comm, self._call.verb, self._call.root
-        op = getattr(self._mpi, _OPS[self._part.op])
-        x, y = self._source, self._result
+    def _all_done(self) -> bool:
+        return self._mpi.Request.Testall(self._requests)
+
+    def _guarded(self, act):
+        try:
+            return act()
+        except self._mpi.Exception as error:
+            raise MPIError(
+                f"{self._verb} (native) on rank {self._comm.rank}: {error}; did the ranks pass "
+                "different tensors? COLLECTIVES_CHECK=1 says which") from error
+
+    def _start(self):
+        """Start MPI's calls, of LIMIT elements each."""
+        comm, verb, root, x, y = self._comm, self._verb, self._root, self._source, self._result
         if verb == "reduce_scatter":
-            return [comm.Ireduce_scatter(x, y, list(self._part.counts), op)]
-        if verb == "allgather":
-            return [comm.Iallgather(x, y)]
-        requests = []
-        for lo in range(0, max(x.size, y.size), LIMIT):
-            span = slice(lo, lo + LIMIT)
-            if verb == "broadcast":
-                requests.append(comm.Ibcast(y[span], root))
+            yield from self._reduce_scatter(x, y)
+            return
+        op = self._op()
+        for lo in range(0, x.size, LIMIT):
+            span = slice(lo, min(lo + LIMIT, x.size))
+            if verb == "allgather":
+                rows = np.empty((comm.size, span.stop - lo), x.dtype)
+                self._gathered.append((rows, span))
+                yield comm.Iallgather(x[span], rows)
+            elif verb == "broadcast":
+                yield comm.Ibcast((x if comm.rank == root else y)[span], root)
             elif verb == "reduce":
-                requests.append(comm.Ireduce(x[span], y[span] if y.size else None, op, root))
+                yield comm.Ireduce(x[span], y[span] if comm.rank == root else None, op, root)
             else:
-                requests.append(comm.Iallreduce(x[span], y[span], op))
-        return requests
+                yield comm.Iallreduce(x[span], y[span], op)
+
+    def _reduce_scatter(self, x, y):
+        """Each call covers LIMIT elements of the whole; most ranks then get none of them."""
+        ends = list(accumulate(self._part.counts, initial=0))
+        mine = ends[self._comm.rank]
+        for lo in range(0, x.size, LIMIT):
+            hi = min(lo + LIMIT, x.size)
+            cuts = [min(max(end, lo), hi) for end in ends]
+            counts = [b - a for a, b in pairwise(cuts)]
+            start = cuts[self._comm.rank] - mine
+            piece = y[start:start + counts[self._comm.rank]]
+            yield self._comm.Ireduce_scatter(x[lo:hi], piece, counts, self._op())
+
+    def _op(self):
+        return getattr(self._mpi, _OPS[self._part.op])
 
     def _store(self) -> None:
-        part = self._part
-        if part.target.size:
-            divisor = self._comm.size if part.op == "mean" else 1
-            _decode(part, self._result, divisor)
+        part, rank = self._part, self._comm.rank
+        if self._verb == "allgather":
+            rows = part.target.view(np.uint8).reshape(self._comm.size, -1)
+            for piece, span in self._gathered:
+                rows[:, span] = piece
+        elif self._verb == "broadcast":
+            if rank != self._root:
+                part.target.view(np.uint8)[:] = self._result
+        elif part.target.size and (self._verb != "reduce" or rank == self._root):
+            _decode(part, self._result, self._comm.size if part.op == "mean" else 1)
+
+
+def _as_bytes(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    source = part.source.view(np.uint8)
+    return source, np.empty(part.target.nbytes, np.uint8)
 
 
 def _encode(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """What MPI reads, and where it writes: never the same memory."""
-    source = part.source
+    source = part.source.view(carrier(part.dtype))  # sums of complex numbers as reals
     if part.op in ("max", "min") and part.dtype in _INTEGER:
         source = _ordered(source, part)
     elif accumulator(part.dtype, part.op) != part.dtype:
         source = _widened(source, part)
     elif np.may_share_memory(source, part.target):
         source = source.copy()
-    return source, np.empty(part.target.size, source.dtype)
+    count = part.target.nbytes // carrier(part.dtype).itemsize
+    return source, np.empty(count, source.dtype)
 
 
 def _decode(part: Part, result: np.ndarray, divisor: int) -> None:
-    target = part.target
+    target = part.target.view(carrier(part.dtype))
     if part.op in ("max", "min") and part.dtype in _INTEGER:
         target.view(result.dtype)[:] = _flipped(result)
         return
@@ -100,9 +142,8 @@ def _decode(part: Part, result: np.ndarray, divisor: int) -> None:
     if part.dtype == "bfloat16":
         target[:] = _round_bfloat16(result)
     else:
-        with np.errstate(over="ignore"):
-            target.view(result.dtype if target.dtype == result.dtype else target.dtype)[:] = \
-                result.astype(target.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            target[:] = result.astype(target.dtype)
 
 
 def _truncated(total: np.ndarray, divisor: int) -> np.ndarray:

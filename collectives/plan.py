@@ -43,10 +43,12 @@ class Channel(IntEnum):
     """How messages travel to a peer."""
 
     MPI = 0
+    SHARED = 1  # shared memory; see mailbox.py
 
 
 # Columns of Plan.rows.
-VERB, PEER, CHANNEL, A, DST, KERNEL, SWAP, SLOT, AFTER, SENDS = range(10)
+VERB, PEER, CHANNEL, BOX, A, DST, KERNEL, SWAP, SLOT, AFTER, SENDS, WIRE_SIZE, A_SIZE, DST_SIZE = \
+    range(14)
 # Columns of Plan.extents.
 NBYTES, COUNT, A_OFFSET, DST_OFFSET = range(4)
 
@@ -57,6 +59,8 @@ class Signature:
 
     counts : elements of each rank's chunk (reduce_scatter, allgather) or of the tensor (others)
     segment : bytes per message, about
+    shared : the ranks that share memory with this one, itself included; empty for none
+    shared_limit : bytes of the longest message that may go through it
     """
 
     verb: str
@@ -69,6 +73,8 @@ class Signature:
     op: str
     in_place: bool
     segment: int
+    shared: tuple[int, ...] = ()
+    shared_limit: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,10 @@ class Kernel:
 class Plan:
     """One rank's program.
 
-    rows : int64 (R, 10), columns VERB .. SENDS.  `sends` of a row that writes: how many of the
-        block's sends, in row order, must be complete first.  `after` of a row that receives: the
-        row that must be done before the receive may be posted.
+    rows : int64 (R, 14), columns VERB .. DST_SIZE.  `sends` of a row that writes: how many of the
+        block's sends, in row order, must be complete first.  `after` of a row that receives by
+        MPI: the row that must be done before the receive may be posted.  `box`: the pair of ranks
+        whose mailbox carries it.  Sizes are bytes per element.
     extents : int64 (V, R, 4), columns NBYTES .. DST_OFFSET, bytes; COUNT in elements
     first_block : int64 (V + 1,), variant v serves blocks first_block[v] to first_block[v + 1]
     stride : int64 (5,), bytes by which each buffer's base moves from block to block

@@ -13,6 +13,7 @@ COLLECTIVES_ABORT           1         0: an uncaught exception does not end the 
 COLLECTIVES_SEGMENT         (tuned)   bytes per pipeline segment
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,11 +56,18 @@ def _nbytes(text: str) -> int:
     return value
 
 
+def _level(text: str) -> str:
+    name = text.strip().upper()
+    if name not in logging.getLevelNamesMapping():
+        raise ValueError(text)
+    return name
+
+
 _PARSERS = {
     "algorithm": (str, "an algorithm name"),
     "topology": (str, "a file name"),
     "check": (_flag, "0 or 1"),
-    "debug": (str.upper, "a log level"),
+    "debug": (_level, "a log level, such as INFO"),
     "trace": (str, "a directory"),
     "stall_seconds": (_seconds, "a number of seconds >= 0"),
     "stall_abort": (_seconds, "a number of seconds >= 0"),

@@ -18,6 +18,7 @@ from collectives.settings import settings
 ASK_TAG, ANSWER_TAG = 0, 1
 FIRST_FREE_TAG = 2
 GRACE = 1.0  # s that the others have to answer; a wait looks for questions 20 times a second
+MAX_PAUSE = 5e-4  # s between two looks at a request of MPI's own
 
 _log = logging.getLogger("collectives")
 
@@ -33,10 +34,10 @@ class Control:
 
     def ask(self, lane: int) -> None:
         """Ask every other rank which call its lane is in."""
-        self._answers = {key: n for key, n in self._answers.items() if key[1] != lane}
-        for peer in range(self._comm.size):
-            if peer != self._comm.rank:
-                self._send((lane, 0), peer, ASK_TAG)
+        with self._lock:
+            for peer in range(self._comm.size):
+                if peer != self._comm.rank:
+                    self._send((lane, 0), peer, ASK_TAG)
 
     def answer(self) -> None:
         """Answer questions that have arrived and note answers."""
@@ -50,6 +51,8 @@ class Control:
             while (reply := self._receive(ANSWER_TAG)) is not None:
                 peer, lane, number = reply
                 self._answers[peer, lane] = number
+        except self._mpi.Exception as error:  # the call itself fails too, or a limit passes
+            _log.debug("no answer to other ranks: %s", error)
         finally:
             self._lock.release()
 
@@ -73,10 +76,13 @@ class Control:
 
 
 class Watch:
-    """Looks after one wait: answers others, warns once, raises when a limit is passed."""
+    """Looks after one wait: answers others, warns once, raises when a limit is passed.
 
-    def __init__(self, lane, call, timeout: float | None = None):
-        self._lane, self._call = lane, call
+    what : the call, or its description;  number : of the call, in its lane
+    """
+
+    def __init__(self, lane, what, number: int, timeout: float | None = None):
+        self._lane, self._what, self._number = lane, what, number
         self._control = lane.communicator.control
         self._start = time.monotonic()
         self._timeout = timeout
@@ -126,11 +132,45 @@ class Watch:
         raise StallError(self._report(time.monotonic() - self._start))
 
     def _missing(self) -> list[int]:
-        return self._control.missing(self._lane.index, self._call.number)
+        return self._control.missing(self._lane.index, self._number)
 
     def _report(self, waited: float) -> str:
-        rank, missing = self._lane.communicator.rank, self._missing()
-        where = "" if self._lane.index == 0 else f" of thread {self._lane.name!r}"
+        lane, missing = self._lane, self._missing()
+        where = "" if lane.index == 0 else f" of thread {lane.name!r}"
         who = (f"ranks that have not arrived: {missing}" if missing
                else "all ranks have arrived; a message is late")
-        return f"[rank {rank}] {self._call}{where} has waited {waited:.1f} s; {who}"
+        work = lane.current
+        what = f"; waits for {work.waiting_for()}" if work and work.call is self._what else ""
+        return (f"[rank {lane.communicator.rank}] {self._what}{where} has waited {waited:.1f} s; "
+                f"{who}{what}")
+
+
+def poll(is_done, seconds: float) -> bool:
+    """Call `is_done()` until it is True, at most for `seconds`, sleeping between; its value."""
+    deadline, pause = time.monotonic() + seconds, 0.0
+    while not is_done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(MAX_PAUSE, 2 * pause + 1e-6)
+    return True
+
+
+def meet(comm) -> None:
+    """Wait until all ranks of an mpi4py communicator are here, before calls that burn the core.
+
+    Raises
+    ------
+    StallError
+        After COLLECTIVES_STALL_ABORT.
+    """
+    barrier, start, warned = comm.Ibarrier(), time.monotonic(), False
+    while not poll(barrier.Test, 0.1):
+        waited, limits = time.monotonic() - start, settings()
+        text = (f"[rank {comm.rank}] making a Communicator has waited {waited:.1f} s for other "
+                "ranks to make it too; the first collective of a program makes one")
+        if limits.stall_abort and waited >= limits.stall_abort:
+            raise StallError(text)
+        if limits.stall_seconds and waited >= limits.stall_seconds and not warned:
+            warned = True
+            _log.warning(text)

@@ -5,7 +5,7 @@ TO BE MEASURED.
 
 from collectives import schedules
 
-DEFAULT_SEGMENT = 1 << 18
+DEFAULT_SEGMENT = 1 << 20  # bytes per message
 
 
 def choose(verb: str, nbytes: int, size: int) -> str:

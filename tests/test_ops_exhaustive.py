@@ -2,13 +2,14 @@
 
 import pytest
 
-from collectives import schedule, verify
+from collectives import lowering, schedule, verify
 from collectives.step import Op
 
 # consumer: its table from Op to what it does
 CONSUMERS = {
     "verify": verify.ACTIONS,
     "schedule": schedule.CELLS,
+    "plan": lowering.LOWER,
 }
 
 

@@ -1,0 +1,122 @@
+"""Under mpirun: ranks agree on the outcome of each test, and none waits for ever.
+
+A test that fails on one rank fails on all, so that all start the next one together.  A test that
+is still running after --test-seconds shows what each rank is doing and ends the job: that is how
+a rank shows that waits in a collective for one that has failed.
+"""
+
+import faulthandler
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+TEXT_NBYTES = 300
+OWN_FAILURE = "failed on this rank"  # heads the reports that test_mpi_suite.py shows
+
+_comm = MPI.COMM_WORLD.Dup()  # ours alone: never meets the messages of a test
+
+
+def pytest_addoption(parser):
+    parser.addoption("--test-seconds", type=float, default=60, help="time limit of each test")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.mpi)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    return (yield from _together(item, "setup"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item):
+    return (yield from _together(item, "call"))
+
+
+def _together(item, phase: str):
+    """Run one phase of a test, then raise on every rank what happened on any."""
+    failure: list[BaseException] = []
+    with _time_limit(item, failure):
+        try:
+            result = yield
+        except BaseException as error:
+            failure.append(error)
+        outcomes = _exchange(_outcome(failure))
+    if failure:
+        if not isinstance(failure[0], pytest.skip.Exception):
+            item.add_report_section(phase, "rank", f"{OWN_FAILURE}, {_comm.rank} of {_comm.size}")
+        raise failure[0]
+    others = {rank: text for rank, text in enumerate(outcomes) if text}
+    if others:
+        lines = [f"rank {rank}: {text}" for rank, text in others.items()]
+        pytest.fail("failed on other ranks\n" + "\n".join(lines), pytrace=False)
+    return result
+
+
+def _outcome(failure: list[BaseException]) -> str:
+    """Empty for success."""
+    return f"{type(failure[0]).__name__}: {failure[0]}" if failure else ""
+
+
+def _exchange(text: str) -> list[str]:
+    """The texts of all ranks; asleep while it waits."""
+    mine = np.zeros(TEXT_NBYTES, np.uint8)
+    encoded = text.encode()[:TEXT_NBYTES]
+    mine[:len(encoded)] = np.frombuffer(encoded, np.uint8)
+    everyone = np.empty((_comm.size, TEXT_NBYTES), np.uint8)
+    request, pause = _comm.Iallgather(mine, everyone), 1e-5
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(2 * pause, 2e-3)
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everyone]
+
+
+@contextmanager
+def _time_limit(item, failure: list[BaseException]) -> Iterator[None]:
+    """End the job, saying why, if the body takes longer than --test-seconds."""
+    seconds = item.config.getoption("--test-seconds")
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+
+    def end():
+        capture.suspend_global_capture(in_=True)
+        print(f"\n{OWN_FAILURE}, {_comm.rank} of {_comm.size}: {item.nodeid} "
+              f"takes longer than {seconds} s", file=sys.stderr, flush=True)
+        for error in failure:
+            traceback.print_exception(error)
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        time.sleep(1)  # for the other ranks to say what they do
+        MPI.COMM_WORLD.Abort(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    """Messages of 256 bytes, so that small tensors are cut into many blocks."""
+    from collectives import tuning
+    monkeypatch.setattr(tuning, "DEFAULT_SEGMENT", 256)
+
+
+@pytest.fixture(params=["shared memory", "MPI", "both"])
+def channel(request, monkeypatch):
+    """How messages travel on one host; "both": between the first half of the ranks in memory."""
+    import collectives
+    shared = collectives.world()._shared
+    half = tuple(range(_comm.size // 2 + 1))
+    ranks = {"shared memory": shared.ranks, "MPI": (), "both": half if shared.ranks else ()}
+    monkeypatch.setattr(shared, "ranks", ranks[request.param])

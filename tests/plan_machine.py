@@ -1,0 +1,234 @@
+"""Run the plans of all ranks in one process, on NumPy bytes, and hold them to their hazards.
+
+An independent reading of what `plan.Plan` documents.  Blocks of all ranks are visited in random
+order, and what may be late is late at random:
+
+    MPI      a send is eager (its bytes are taken at once) or a rendezvous: its bytes are read
+             when both ends are there, and may not be written before.  A receive may be posted as
+             soon as `after` and `sends` allow; its bytes may be neither read nor written until it
+             is complete.
+    shared   a queue of CELLS cells for each pair and block in flight: the bytes of a send are
+             read cell by cell, and the receiver takes them out cell by cell.
+
+Each rank has one memory, with every buffer between redzones, so that addresses tell what meets.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+from collectives import plan as p
+from collectives.dtypes import carrier
+from collectives.plan import Buffer, Channel, Verb
+from tests.plan_memory import Memory, Message, PlanError, Wire
+
+CELL, CELLS = 64, 2  # bytes, cells
+
+_COMBINE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum,
+            "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or}
+
+
+class Place:
+    """One block in flight on one rank."""
+
+    def __init__(self, machine: "Machine", rank: int, k: int):
+        self.machine, self.rank, self.k = machine, rank, k
+        self.plan, self.memory = machine.plans[rank], machine.memories[rank]
+        self.start(k)
+
+    def start(self, block: int) -> None:
+        self.block = block if block < self.plan.first_block[-1] else None
+        self.pc = self.posted = self.pulled = 0
+        self.sends: list[tuple[Message, Wire, bool]] = []
+        self.receives: dict[int, Message] = {}
+        self.variant = int(np.searchsorted(self.plan.first_block, block, side="right")) - 1
+
+    def visit(self, wait) -> bool:
+        """Do some of what can be done; `wait()` says whether to put something off."""
+        moved = False
+        while self.block is not None and not wait():
+            progress = self.post(wait) | self.move_sends(wait)
+            if self.pc == len(self.plan.rows):
+                if self.sends_done() == len(self.sends):
+                    self.start(self.block + self.plan.depth)
+                    progress = True
+            elif ROWS[self.plan.rows[self.pc, p.VERB]](self, self.pc):
+                self.pc += 1
+                progress = True
+            if not progress:
+                break
+            moved = True
+        return moved
+
+    def sends_done(self) -> int:
+        """How many sends, in row order, are complete."""
+        return next((n for n, (m, _, _) in enumerate(self.sends) if not m.complete),
+                    len(self.sends))
+
+    def post(self, wait) -> bool:
+        """Post MPI receives ahead, in row order."""
+        before, rows = self.posted, self.plan.rows
+        while self.posted < len(rows) and not wait():
+            n = self.posted
+            row = rows[n]
+            if row[p.VERB] in (Verb.RECV, Verb.REDUCE) and row[p.CHANNEL] == Channel.MPI \
+                    and self.nbytes(n):
+                in_place = row[p.VERB] == Verb.RECV
+                if row[p.AFTER] >= self.pc or (in_place and row[p.SENDS] > self.sends_done()):
+                    break
+                lo = self.address(row[p.DST], p.DST_OFFSET, n) if in_place else self.slot(n)
+                message = self.receives[n] = Message(self.memory, lo, lo + self.nbytes(n))
+                self.memory.may_write(message.lo, message.hi)
+                self.memory.receives.append(message)
+                self.wire(row[p.PEER], self.rank).receives.append(message)
+            self.posted += 1
+        return self.posted > before
+
+    def move_sends(self, wait) -> bool:
+        moved, behind = False, set()
+        for message, wire, shared in self.sends:
+            if not shared and not wait():
+                moved |= wire.match()
+            elif shared and not message.complete and id(wire) not in behind:
+                moved |= self._fill(message, wire, wait)
+                if not message.complete:
+                    behind.add(id(wire))
+        return moved
+
+    def _fill(self, message: Message, wire: Wire, wait) -> bool:
+        before = message.done
+        while not message.complete and len(wire.cells) < CELLS and not wait():
+            at = message.lo + message.done
+            wire.cells.append(message.memory.bytes[at:min(at + CELL, message.hi)].copy())
+            message.done += len(wire.cells[-1])
+        return message.done > before
+
+    def send(self, n: int) -> bool:
+        row, lo = self.plan.rows[n], self.address(self.plan.rows[n, p.A], p.A_OFFSET, n)
+        message = Message(self.memory, lo, lo + self.nbytes(n))
+        shared = row[p.CHANNEL] == Channel.SHARED
+        wire = self.wire(self.rank, row[p.PEER])
+        data = self.memory.read(message.lo, message.hi)
+        if self.nbytes(n):
+            if not shared:
+                message.eager = data.copy() if self.machine.random.random() < 0.5 else None
+                wire.sends.append(message)
+            self.memory.sends.append(message)
+        self.sends.append((message, wire, shared))
+        return True
+
+    def recv(self, n: int) -> bool:
+        if self.plan.rows[n, p.CHANNEL] == Channel.SHARED:
+            return self._pull(n)
+        if n in self.receives and not self.receives[n].complete:
+            self.wire(self.plan.rows[n, p.PEER], self.rank).match()
+        return not self.nbytes(n) or (n in self.receives and self.receives[n].complete)
+
+    def reduce(self, n: int) -> bool:
+        row, nbytes = self.plan.rows[n], self.nbytes(n)
+        if row[p.CHANNEL] == Channel.SHARED:
+            return self._pull(n)
+        if not nbytes:
+            return True
+        if not self.recv(n) or row[p.SENDS] > self.sends_done():
+            return False
+        self.combine(n, 0, self.memory.read(self.slot(n), self.slot(n) + nbytes))
+        return True
+
+    def copy(self, n: int) -> bool:
+        row = self.plan.rows[n]
+        if self.nbytes(n) and row[p.SENDS] > self.sends_done():
+            return False
+        lo = self.address(row[p.A], p.A_OFFSET, n)
+        data = self.memory.read(lo, lo + self.nbytes(n)).copy()
+        self.memory.write(self.address(row[p.DST], p.DST_OFFSET, n), data)
+        return True
+
+    def _pull(self, n: int) -> bool:
+        """Take cells as far as no pending send of this block still has to read what they change."""
+        row, wire = self.plan.rows[n], self.wire(self.plan.rows[n, p.PEER], self.rank)
+        while self.pulled < self.nbytes(n):
+            first = self.pulled // row[p.WIRE_SIZE]
+            if not wire.cells or self._unread(n, first + len(wire.cells[0]) // row[p.WIRE_SIZE]):
+                return False
+            cell = wire.cells.pop(0)
+            self.combine(n, int(first), cell)
+            self.pulled += len(cell)
+        if self.pulled > self.nbytes(n):
+            raise PlanError("a message is longer than its row")
+        self.pulled = 0
+        return True
+
+    def _unread(self, n: int, count: int) -> bool:
+        row = self.plan.rows[n]
+        if row[p.SENDS] <= self.sends_done():
+            return False
+        dst = self.address(row[p.DST], p.DST_OFFSET, n)
+        return any(m.meets(dst, dst + count * row[p.DST_SIZE]) for m, _, _ in self.sends
+                   if not m.complete)
+
+    def combine(self, n: int, first: int, incoming: np.ndarray) -> None:
+        """dst = own op incoming, from element `first` on; or incoming alone."""
+        row, s = self.plan.rows[n], self.plan.signature
+        dst = self.address(row[p.DST], p.DST_OFFSET, n)
+        if row[p.VERB] == Verb.RECV:
+            self.memory.write(dst + first * row[p.WIRE_SIZE], incoming)
+            return
+        kernel, acc = self.plan.kernels[row[p.KERNEL]], carrier(self.plan.accumulator)
+        types = [carrier(kernel.b), carrier(kernel.a)] if row[p.SWAP] \
+            else [carrier(kernel.a), carrier(kernel.b)]
+        incoming = incoming.view(types[1])
+        own = self.address(row[p.A], p.A_OFFSET, n) + first * types[0].itemsize
+        a = self.memory.read(own, own + len(incoming) * types[0].itemsize).view(types[0])
+        result = _COMBINE[s.op](a.astype(acc), incoming.astype(acc))
+        if kernel.final and s.op == "mean":
+            exact = acc.kind == "f"
+            result = result / acc.type(s.size) if exact else np.trunc(result / s.size)
+        stored = result.astype(carrier(kernel.dst))
+        self.memory.write(dst + first * stored.itemsize, stored.view(np.uint8))
+
+    def nbytes(self, n: int) -> int:
+        return int(self.plan.extents[self.variant, n, p.NBYTES])
+
+    def slot(self, n: int) -> int:
+        at = self.memory.base[Buffer.LAND] + int(self.plan.scratch[Buffer.LAND]) * self.k
+        return at + int(self.plan.rows[n, p.SLOT]) * self.plan.slot_nbytes
+
+    def address(self, buffer: int, column: int, n: int) -> int:
+        offset = int(self.plan.extents[self.variant, n, column])
+        return (self.memory.base[buffer] + int(self.plan.stride[buffer]) * self.block
+                + int(self.plan.scratch[buffer]) * self.k + offset)
+
+    def wire(self, source: int, destination: int) -> Wire:
+        return self.machine.wires[int(source), int(destination), self.k]
+
+
+# What a place does for each verb, returning False if it has to wait.
+ROWS = {Verb.SEND: Place.send, Verb.RECV: Place.recv, Verb.REDUCE: Place.reduce,
+        Verb.COPY: Place.copy}
+
+
+class Machine:
+    """All ranks."""
+
+    def __init__(self, plans, inputs, out_nbytes, seed=0):
+        self.plans, self.random = plans, np.random.default_rng(seed)
+        self.memories = [Memory(*rank) for rank in zip(plans, inputs, out_nbytes, strict=True)]
+        self.wires: dict[tuple[int, int, int], Wire] = defaultdict(Wire)
+        self.places = [Place(self, rank, k) for rank, plan in enumerate(plans)
+                       for k in range(plan.depth)]
+
+    def run(self) -> list[np.ndarray]:
+        """The bytes of each rank's result."""
+        lazily, eagerly = (lambda: self.random.random() < 0.3), (lambda: False)
+        while any(place.block is not None for place in self.places):
+            order = self.random.permutation(len(self.places))
+            if not any([self.places[n].visit(lazily) for n in order]) \
+                    and not any([place.visit(eagerly) for place in self.places]):
+                raise PlanError("deadlock")
+        for memory in self.memories:
+            memory.check_redzones()
+        for wire in self.wires.values():
+            if wire.cells or not len(wire.sends) == len(wire.receives) == wire.matched:
+                raise PlanError("messages that nobody receives")
+        return [memory.view(Buffer.OUT) for memory in self.memories]

@@ -1,0 +1,106 @@
+"""Where plans run in tests: memories with redzones, and the messages that use parts of them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collectives import plan as p
+from collectives.plan import Buffer
+
+REDZONE, UNUSED, UNWRITTEN = 64, 0xAA, 0xFF
+
+
+class PlanError(AssertionError):
+    """Plans deadlock, touch memory that a message uses, or disagree about a message."""
+
+
+@dataclass
+class Message:
+    """One end of a message: bytes [lo, hi) of a rank's memory; `done` of them are dealt with."""
+
+    memory: "Memory"
+    lo: int
+    hi: int
+    done: int = 0
+    eager: np.ndarray | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.eager is not None or self.done == self.hi - self.lo
+
+    def meets(self, lo: int, hi: int) -> bool:
+        return lo < self.hi and self.lo + self.done < hi
+
+
+@dataclass
+class Wire:
+    """What is between two ranks for one place of blocks in flight."""
+
+    sends: list[Message] = field(default_factory=list)
+    receives: list[Message] = field(default_factory=list)
+    matched: int = 0
+    cells: list[np.ndarray] = field(default_factory=list)
+
+    def match(self) -> bool:
+        """Carry out the next MPI message whose ends are both there."""
+        if self.matched == min(len(self.sends), len(self.receives)):
+            return False
+        send, receive = self.sends[self.matched], self.receives[self.matched]
+        data = send.memory.bytes[send.lo:send.hi] if send.eager is None else send.eager
+        if len(data) != receive.hi - receive.lo:
+            raise PlanError(f"a message of {len(data)} bytes is received as "
+                            f"{receive.hi - receive.lo}")
+        receive.memory.bytes[receive.lo:receive.hi] = data
+        send.done = receive.done = len(data)
+        self.matched += 1
+        return True
+
+
+class Memory:
+    """All buffers of one rank."""
+
+    def __init__(self, plan: p.Plan, given: np.ndarray, out_nbytes: int):
+        sizes = {Buffer.IN: given.nbytes, Buffer.OUT: out_nbytes}
+        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
+            sizes[buffer] = int(plan.scratch[buffer]) * plan.depth
+        self.base, self.sizes, end = {}, sizes, REDZONE
+        for buffer, nbytes in sizes.items():
+            self.base[buffer] = end
+            end += -(-nbytes // 64) * 64 + REDZONE
+        if plan.signature.in_place:
+            self.base[Buffer.OUT] = self.base[Buffer.IN]
+        self.bytes = np.full(end, UNUSED, np.uint8)
+        for buffer in Buffer:
+            self.view(buffer)[:] = UNWRITTEN
+        self.view(Buffer.IN)[:] = given.view(np.uint8)
+        self.sends: list[Message] = []
+        self.receives: list[Message] = []
+
+    def view(self, buffer: Buffer) -> np.ndarray:
+        return self.bytes[self.base[buffer]:][:self.sizes[buffer]]
+
+    def read(self, lo: int, hi: int) -> np.ndarray:
+        if any(m.meets(lo, hi) for m in self._pending(self.receives)):
+            raise PlanError("reads what is still being received")
+        return self.bytes[lo:hi]
+
+    def may_write(self, lo: int, hi: int) -> None:
+        if any(m.meets(lo, hi) for m in self._pending(self.sends)):
+            raise PlanError("writes what is still being sent")
+        if any(m.meets(lo, hi) for m in self._pending(self.receives)):
+            raise PlanError("writes what is still being received")
+
+    def write(self, lo: int, data: np.ndarray) -> None:
+        self.may_write(lo, lo + len(data))
+        self.bytes[lo:lo + len(data)] = data
+
+    def _pending(self, messages: list[Message]) -> list[Message]:
+        messages[:] = [m for m in messages if not m.complete]
+        return messages
+
+    def check_redzones(self) -> None:
+        used = np.zeros(len(self.bytes), bool)
+        for buffer, nbytes in self.sizes.items():
+            used[self.base[buffer]:self.base[buffer] + nbytes] = True
+        if (self.bytes[~used] != UNUSED).any():
+            raise PlanError("writes beside its buffers")
