@@ -124,9 +124,11 @@ class Lane:
 
     def keep(self, call: Call, engine) -> None:
         """Keep an engine that is done for later calls of the same kind."""
+        if engine.signature is None:  # MPI's own collective: nothing to keep
+            return
         if call.repeat is not None:
             self.repeats.give(call.repeat, engine)
-        elif engine.signature is not None:
+        else:
             self.executions.give(engine.signature, engine)
 
     def repeat(self, key: tuple, address: int, describe: Callable[[], Call]) -> bool:

@@ -36,7 +36,8 @@ class NativeCall:
         self._mpi, self._comm, self._verb, self._part = mpi, comm, call.verb, part
         self._root = call.root
         self._gathered: list[tuple[np.ndarray, slice]] = []
-        prepare = _as_bytes if call.verb in ("allgather", "broadcast") else _encode
+        prepare = _as_bytes if call.verb in ("allgather", "broadcast") else \
+            _as_it_is if call.verb == "allreduce" and _is_plain(part) else _encode
         self._source, self._result = prepare(part)
         self._requests = self._guarded(lambda: list(self._start()))
 
@@ -83,7 +84,7 @@ class NativeCall:
             elif verb == "reduce":
                 yield comm.Ireduce(x[span], y[span] if comm.rank == root else None, op, root)
             else:
-                yield comm.Iallreduce(x[span], y[span], op)
+                yield comm.Iallreduce(self._mpi.IN_PLACE if x is y else x[span], y[span], op)
 
     def _reduce_scatter(self, x, y):
         """Each call covers LIMIT elements of the whole; most ranks then get none of them."""
@@ -131,8 +132,23 @@ def _encode(part: Part) -> tuple[np.ndarray, np.ndarray]:
     return source, np.empty(count, source.dtype)
 
 
+def _as_it_is(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The caller's own memory; one array if the call is in place."""
+    target = part.target.view(carrier(part.dtype))
+    in_place = np.may_share_memory(part.source, target)
+    return (target if in_place else part.source.view(target.dtype)), target
+
+
+def _is_plain(part: Part) -> bool:
+    """True if MPI's operation is ours, so that it can work on the caller's memory."""
+    ordered = part.op in ("max", "min") and part.dtype in _INTEGER
+    return not ordered and accumulator(part.dtype, part.op) == part.dtype
+
+
 def _decode(part: Part, result: np.ndarray, divisor: int) -> None:
     target = part.target.view(carrier(part.dtype))
+    if divisor == 1 and np.may_share_memory(target, result):
+        return
     if part.op in ("max", "min") and part.dtype in _INTEGER:
         target.view(result.dtype)[:] = _flipped(result)
         return

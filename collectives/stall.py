@@ -7,6 +7,7 @@ only once somebody has waited long.
 """
 
 import logging
+import os
 import threading
 import time
 
@@ -18,6 +19,7 @@ from collectives.settings import settings
 ASK_TAG, ANSWER_TAG = 0, 1
 FIRST_FREE_TAG = 2
 GRACE = 1.0  # s that the others have to answer; a wait looks for questions 20 times a second
+YIELDING = 2e-3  # s
 MAX_PAUSE = 5e-4  # s between two looks at a request of MPI's own
 
 _log = logging.getLogger("collectives")
@@ -146,13 +148,20 @@ class Watch:
 
 
 def poll(is_done, seconds: float) -> bool:
-    """Call `is_done()` until it is True, at most for `seconds`, sleeping between; its value."""
-    deadline, pause = time.monotonic() + seconds, 0.0
+    """Call `is_done()` until it is True, at most for `seconds`; its value.
+
+    Between calls it yields the core, after YIELDING it sleeps.
+    """
+    start, pause = time.monotonic(), 1e-6
     while not is_done():
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - start
+        if waited >= seconds:
             return False
+        if waited < YIELDING:
+            os.sched_yield()
+            continue
         time.sleep(pause)
-        pause = min(MAX_PAUSE, 2 * pause + 1e-6)
+        pause = min(MAX_PAUSE, 2 * pause)
     return True
 
 

@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from layouts import BASE, LAYOUTS, REVERSED, SHAPE, distinct, numpy_dtype, poisoned
 
 from collectives.arrays import as_leaf, overlap
 from collectives.dtypes import NAMES, carried, carrier
+from tests.layouts import BASE, LAYOUTS, REVERSED, SHAPE, distinct, numpy_dtype, poisoned
 
 ALL_LAYOUTS = {**LAYOUTS, **REVERSED}
 pytest.importorskip("ml_dtypes")

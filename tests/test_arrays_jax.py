@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from layouts import SHAPE, distinct
 
 from collectives.arrays import as_leaf
 from collectives.dtypes import NAMES, carried, carrier
+from tests.layouts import SHAPE, distinct
 
 pytest.importorskip("ml_dtypes")
 jax = pytest.importorskip("jax")

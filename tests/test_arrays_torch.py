@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from layouts import BASE, LAYOUTS, SHAPE
 
 from collectives.arrays import as_leaf, check_out, overlap
 from collectives.dtypes import NAMES, carrier
+from tests.layouts import BASE, LAYOUTS, SHAPE
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

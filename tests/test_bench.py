@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpirun import mpirun, run_script
+
+from tests.mpirun import mpirun, run_script
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))  # benches are scripts, not a package
 

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from mpirun import mpirun, run_script
+
+from tests.mpirun import mpirun, run_script
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The launcher runs Python with -P, which hides the script's own folder.
