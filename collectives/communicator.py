@@ -134,7 +134,7 @@ class Communicator:
             return self._run(build)
         lane = self._usable_lane()
         key = ("allreduce", tensor.dtype, tensor.size, op, algorithm) \
-            if tensor.flags.carray and not self._checked else None
+            if tensor.flags.carray and tensor.dtype.isnative and not self._checked else None
 
         def build_again():
             call = build()

@@ -45,8 +45,9 @@ def mpirun(n: int, *args: str, timeout: float = 60, env: dict | None = None,
     return subprocess.CompletedProcess(command, job.returncode, out)
 
 
-def run_script(n: int, source: str, tmp_path, **kwargs) -> subprocess.CompletedProcess:
+def run_script(n: int, source: str, tmp_path, arguments=(),
+               **kwargs) -> subprocess.CompletedProcess:
     """Write `source` to a file and run it on n ranks."""
     script = Path(tmp_path) / "script.py"
     script.write_text(source)
-    return mpirun(n, str(script), **kwargs)
+    return mpirun(n, str(script), *map(str, arguments), **kwargs)

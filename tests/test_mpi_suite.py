@@ -67,6 +67,19 @@ def test_runs():
     assert "rank 0: AssertionError: only here" in run.logs[1], run.logs[1]
 
 
+def test_calls_that_only_some_ranks_made_in_a_failed_test_meet_none_of_the_next(tmp_path):
+    tests = small_suite(tmp_path, """
+def test_fails_on_one_rank_while_another_sends():
+    assert coll.rank() != 0, "only here"
+    coll.reduce(100.0, root=0)
+
+def test_runs():
+    assert coll.allreduce(1.0) == coll.size()
+""")
+    run = Run(2, tmp_path, tests, timeout=60)
+    assert run.counts("failed") == run.counts("passed") == [1, 1], run.report()
+
+
 def test_a_fixture_that_fails_on_one_rank_is_reported_on_all(tmp_path):
     tests = small_suite(tmp_path, """
 import pytest
