@@ -18,7 +18,7 @@ from collectives.stall import FIRST_FREE_TAG, Control, meet
 MAX_LANES = 4096
 MIN_TAG_UB = 32767  # what every MPI has
 # Rounds over the blocks in flight before a waiting rank yields its core.
-SPIN, SPIN_OVERSUBSCRIBED = 2000, 20
+SPIN, SPIN_OVERSUBSCRIBED = 2000, 1
 
 
 class Communicator:
@@ -330,7 +330,7 @@ class Communicator:
         forced = settings().algorithm
         if forced in ("native", *schedules.algorithms(call.verb)):
             return forced
-        return tuning.choose(call.verb, part.nbytes, self.size)
+        return tuning.choose(call.verb, part.nbytes, self.placement.one_host)
 
 
 def _check_settings() -> None:

@@ -47,6 +47,11 @@ class Placement:
         return len(self.local_ranks)
 
     @property
+    def one_host(self) -> bool:
+        """True if all ranks are on this host."""
+        return self.local_size == len(self.hosts)
+
+    @property
     def oversubscribed(self) -> bool:
         """True if this host has more ranks than cores."""
         return self.local_size > self.cores

@@ -7,8 +7,8 @@ order, and what may be late is late at random:
              when both ends are there, and may not be written before.  A receive may be posted as
              soon as `after` and `sends` allow; its bytes may be neither read nor written until it
              is complete.
-    shared   a queue of CELLS cells for each pair and block in flight: the bytes of a send are
-             read cell by cell, and the receiver takes them out cell by cell.
+    shared   a queue of SLOTS messages for each pair and block in flight.  A short message is
+             copied into it; the bytes of a long one are read by the receiver, piece by piece.
 
 Each rank has one memory, with every buffer between redzones, so that addresses tell what meets.
 """
@@ -22,7 +22,7 @@ from collectives.dtypes import carrier
 from collectives.plan import Buffer, Channel, Verb
 from tests.plan_memory import Memory, Message, PlanError, Wire
 
-CELL, CELLS = 64, 2  # bytes, cells
+SLOTS, SHORT, PIECE = 2, 32, 48  # messages, bytes, bytes
 
 _COMBINE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum,
             "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or}
@@ -40,6 +40,7 @@ class Place:
         self.block = block if block < self.plan.first_block[-1] else None
         self.pc = self.posted = self.pulled = 0
         self.sends: list[tuple[Message, Wire, bool]] = []
+        self.unsent: list[tuple[Message, Wire]] = []  # not yet in their shared queue
         self.receives: dict[int, Message] = {}
         self.variant = int(np.searchsorted(self.plan.first_block, block, side="right")) - 1
 
@@ -85,23 +86,22 @@ class Place:
         return self.posted > before
 
     def move_sends(self, wait) -> bool:
-        moved, behind = False, set()
-        for message, wire, shared in self.sends:
+        moved = False
+        for _, wire, shared in self.sends:
             if not shared and not wait():
                 moved |= wire.match()
-            elif shared and not message.complete and id(wire) not in behind:
-                moved |= self._fill(message, wire, wait)
-                if not message.complete:
-                    behind.add(id(wire))
+        still = []
+        for message, wire in self.unsent:
+            behind = any(wire is other for _, other in still)
+            if behind or len(wire.queue) == SLOTS or wait():
+                still.append((message, wire))
+                continue
+            short = message.hi - message.lo <= SHORT
+            message.eager = self.memory.bytes[message.lo:message.hi].copy() if short else None
+            wire.queue.append(message)
+            moved = True
+        self.unsent = still
         return moved
-
-    def _fill(self, message: Message, wire: Wire, wait) -> bool:
-        before = message.done
-        while not message.complete and len(wire.cells) < CELLS and not wait():
-            at = message.lo + message.done
-            wire.cells.append(message.memory.bytes[at:min(at + CELL, message.hi)].copy())
-            message.done += len(wire.cells[-1])
-        return message.done > before
 
     def send(self, n: int) -> bool:
         row, lo = self.plan.rows[n], self.address(self.plan.rows[n, p.A], p.A_OFFSET, n)
@@ -110,7 +110,9 @@ class Place:
         wire = self.wire(self.rank, row[p.PEER])
         data = self.memory.read(message.lo, message.hi)
         if self.nbytes(n):
-            if not shared:
+            if shared:
+                self.unsent.append((message, wire))
+            else:
                 message.eager = data.copy() if self.machine.random.random() < 0.5 else None
                 wire.sends.append(message)
             self.memory.sends.append(message)
@@ -145,17 +147,21 @@ class Place:
         return True
 
     def _pull(self, n: int) -> bool:
-        """Take cells as far as no pending send of this block still has to read what they change."""
+        """Take pieces as far as no pending send of this block has to be read where they go."""
         row, wire = self.plan.rows[n], self.wire(self.plan.rows[n, p.PEER], self.rank)
         while self.pulled < self.nbytes(n):
-            first = self.pulled // row[p.WIRE_SIZE]
-            if not wire.cells or self._unread(n, first + len(wire.cells[0]) // row[p.WIRE_SIZE]):
+            first, most = self.pulled // row[p.WIRE_SIZE], min(PIECE, self.nbytes(n) - self.pulled)
+            if not wire.queue or self._unread(n, first + most // row[p.WIRE_SIZE]):
                 return False
-            cell = wire.cells.pop(0)
-            self.combine(n, int(first), cell)
-            self.pulled += len(cell)
-        if self.pulled > self.nbytes(n):
-            raise PlanError("a message is longer than its row")
+            message = wire.queue[0]
+            if message.hi - message.lo != self.nbytes(n):
+                raise PlanError(f"a message of {message.hi - message.lo} bytes is received as "
+                                f"{self.nbytes(n)}")
+            piece = message.take(PIECE)
+            self.combine(n, int(first), piece)
+            self.pulled += len(piece)
+        if self.nbytes(n):
+            wire.queue.pop(0)
         self.pulled = 0
         return True
 
@@ -229,6 +235,6 @@ class Machine:
         for memory in self.memories:
             memory.check_redzones()
         for wire in self.wires.values():
-            if wire.cells or not len(wire.sends) == len(wire.receives) == wire.matched:
+            if wire.queue or not len(wire.sends) == len(wire.receives) == wire.matched:
                 raise PlanError("messages that nobody receives")
         return [memory.view(Buffer.OUT) for memory in self.memories]

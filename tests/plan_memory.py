@@ -28,6 +28,12 @@ class Message:
     def complete(self) -> bool:
         return self.eager is not None or self.done == self.hi - self.lo
 
+    def take(self, nbytes: int) -> np.ndarray:
+        """The next bytes, which may be written as soon as they are taken."""
+        at, self.done = self.done, min(self.done + nbytes, self.hi - self.lo)
+        data = self.memory.bytes[self.lo:self.hi] if self.eager is None else self.eager
+        return data[at:self.done].copy()
+
     def meets(self, lo: int, hi: int) -> bool:
         return lo < self.hi and self.lo + self.done < hi
 
@@ -39,7 +45,7 @@ class Wire:
     sends: list[Message] = field(default_factory=list)
     receives: list[Message] = field(default_factory=list)
     matched: int = 0
-    cells: list[np.ndarray] = field(default_factory=list)
+    queue: list[Message] = field(default_factory=list)
 
     def match(self) -> bool:
         """Carry out the next MPI message whose ends are both there."""

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "values": [],
     "schedules": ["topology"],
     "plans": ["schedules", "values"],
-    "MPI from compiled code": [],
+    "MPI from compiled code": ["kernels"],
     "executor": ["plans", "kernels", "values", "MPI from compiled code"],
     "tensors": ["values"],
     "process": ["values", "kernels"],

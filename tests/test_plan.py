@@ -37,7 +37,7 @@ def plans_of(verb, algorithm, size, count, dtype, op, root=0, in_place=False, sh
     def one(rank):
         own = in_place and (verb != "reduce" or rank == root) and verb not in counts
         return lower(Signature(verb, algorithm, rank, size, root, counts.get(verb, (count,)),
-                               dtype, op, own, segment, shared))
+                               dtype, op, own, segment, shared, 1 << 20))
     return [one(rank) for rank in range(size)]
 
 

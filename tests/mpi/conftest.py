@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from collectives.memory import Pool
+
 TEXT_NBYTES = 300
 OWN_FAILURE = "failed on this rank"  # heads the reports that test_mpi_suite.py shows
 
@@ -25,7 +27,7 @@ _comm = MPI.COMM_WORLD.Dup()  # ours alone: never meets the messages of a test
 
 
 def pytest_addoption(parser):
-    parser.addoption("--test-seconds", type=float, default=60, help="time limit of each test")
+    parser.addoption("--test-seconds", type=float, default=100, help="time limit of each test")
 
 
 def pytest_collection_modifyitems(items):
@@ -116,14 +118,32 @@ def _time_limit(item, failure: list[BaseException]) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_segments(monkeypatch):
+def engines_of_its_own():
+    """For tests that change how calls are lowered: none runs as an earlier call was, nor later."""
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    import collectives
+    collectives.world()._lane().repeats = Pool()
+
+
+@pytest.fixture
+def set_segment(engines_of_its_own, monkeypatch):
+    """Function that sets the bytes per message."""
+    return lambda nbytes: monkeypatch.setattr("collectives.tuning.DEFAULT_SEGMENT", nbytes)
+
+
+@pytest.fixture
+def small_segments(set_segment):
     """Messages of 256 bytes, so that small tensors are cut into many blocks."""
-    from collectives import tuning
-    monkeypatch.setattr(tuning, "DEFAULT_SEGMENT", 256)
+    set_segment(256)
 
 
 @pytest.fixture(params=["shared memory", "MPI", "both"])
-def channel(request, monkeypatch):
+def channel(request, engines_of_its_own, monkeypatch):
     """How messages travel on one host; "both": as if each half of the ranks had its own host."""
     import collectives
     world = collectives.world()

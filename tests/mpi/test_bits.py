@@ -86,8 +86,8 @@ def test_a_sum_of_negative_zeros_is_one(algorithm):
 
 @pytest.mark.parametrize("algorithm", ELEMENTWISE)
 @pytest.mark.parametrize("segment", [256, 1 << 18])
-def test_a_row_has_the_same_bits_in_a_longer_tensor(algorithm, segment, monkeypatch):
-    monkeypatch.setattr("collectives.tuning.DEFAULT_SEGMENT", segment)
+def test_a_row_has_the_same_bits_in_a_longer_tensor(algorithm, segment, set_segment):
+    set_segment(segment)
     rows = noise(2048 * 4).astype(np.float32).reshape(2048, 4)
     whole = coll.allreduce(rows.copy(), algorithm=algorithm)
     for n in (1, 3, 1664):
