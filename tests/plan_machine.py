@@ -18,14 +18,10 @@ from collections import defaultdict
 import numpy as np
 
 from collectives import plan as p
-from collectives.dtypes import carrier
 from collectives.plan import Buffer, Channel, Verb
-from tests.plan_memory import Memory, Message, PlanError, Wire
+from tests.plan_memory import Memory, Message, PlanError, Wire, reduced
 
-SLOTS, SHORT, PIECE = 2, 32, 48  # messages, bytes, bytes
-
-_COMBINE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum,
-            "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or}
+SLOTS, SHORT, PIECE = 2, 32, 32  # messages, bytes, bytes
 
 
 class Place:
@@ -40,6 +36,8 @@ class Place:
         self.block = block if block < self.plan.first_block[-1] else None
         self.pc = self.posted = self.pulled = 0
         self.sends: list[tuple[Message, Wire, bool]] = []
+        self.staged: np.ndarray | None = None  # a piece of a long message, read and not reduced
+        self.took = False
         self.unsent: list[tuple[Message, Wire]] = []  # not yet in their shared queue
         self.receives: dict[int, Message] = {}
         self.variant = int(np.searchsorted(self.plan.first_block, block, side="right")) - 1
@@ -48,6 +46,7 @@ class Place:
         """Do some of what can be done; `wait()` says whether to put something off."""
         moved = False
         while self.block is not None and not wait():
+            self.took = False
             progress = self.post(wait) | self.move_sends(wait)
             if self.pc == len(self.plan.rows):
                 if self.sends_done() == len(self.sends):
@@ -56,7 +55,7 @@ class Place:
             elif ROWS[self.plan.rows[self.pc, p.VERB]](self, self.pc):
                 self.pc += 1
                 progress = True
-            if not progress:
+            if not (progress or self.took):
                 break
             moved = True
         return moved
@@ -147,19 +146,30 @@ class Place:
         return True
 
     def _pull(self, n: int) -> bool:
-        """Take pieces as far as no pending send of this block has to be read where they go."""
+        """Take pieces as far as no pending send of this block has to be read where they go.
+
+        A piece that is to be reduced is read into its slot first, which frees it at its sender's:
+        else two ranks that exchange a message would wait for each other.
+        """
         row, wire = self.plan.rows[n], self.wire(self.plan.rows[n, p.PEER], self.rank)
         while self.pulled < self.nbytes(n):
-            first, most = self.pulled // row[p.WIRE_SIZE], min(PIECE, self.nbytes(n) - self.pulled)
-            if not wire.queue or self._unread(n, first + most // row[p.WIRE_SIZE]):
+            if not wire.queue:
                 return False
-            message = wire.queue[0]
+            message, left = wire.queue[0], self.nbytes(n) - self.pulled
             if message.hi - message.lo != self.nbytes(n):
                 raise PlanError(f"a message of {message.hi - message.lo} bytes is received as "
                                 f"{self.nbytes(n)}")
-            piece = message.take(PIECE)
-            self.combine(n, int(first), piece)
-            self.pulled += len(piece)
+            short, reduced = message.eager is not None, row[p.VERB] == Verb.REDUCE
+            most = left if short else min(self.plan.slot_nbytes if reduced else PIECE, left)
+            if self.staged is None and reduced and not short:
+                self.staged = message.take(most)
+                self.memory.write(self.slot(n), self.staged)
+                self.took = True
+            first = int(self.pulled // row[p.WIRE_SIZE])
+            if self._unread(n, first + most // row[p.WIRE_SIZE]):
+                return False
+            self.combine(n, first, message.take(most) if self.staged is None else self.staged)
+            self.pulled, self.staged, self.took = self.pulled + most, None, True
         if self.nbytes(n):
             wire.queue.pop(0)
         self.pulled = 0
@@ -175,23 +185,17 @@ class Place:
 
     def combine(self, n: int, first: int, incoming: np.ndarray) -> None:
         """dst = own op incoming, from element `first` on; or incoming alone."""
-        row, s = self.plan.rows[n], self.plan.signature
+        row = self.plan.rows[n]
         dst = self.address(row[p.DST], p.DST_OFFSET, n)
         if row[p.VERB] == Verb.RECV:
             self.memory.write(dst + first * row[p.WIRE_SIZE], incoming)
             return
-        kernel, acc = self.plan.kernels[row[p.KERNEL]], carrier(self.plan.accumulator)
-        types = [carrier(kernel.b), carrier(kernel.a)] if row[p.SWAP] \
-            else [carrier(kernel.a), carrier(kernel.b)]
-        incoming = incoming.view(types[1])
-        own = self.address(row[p.A], p.A_OFFSET, n) + first * types[0].itemsize
-        a = self.memory.read(own, own + len(incoming) * types[0].itemsize).view(types[0])
-        result = _COMBINE[s.op](a.astype(acc), incoming.astype(acc))
-        if kernel.final and s.op == "mean":
-            exact = acc.kind == "f"
-            result = result / acc.type(s.size) if exact else np.trunc(result / s.size)
-        stored = result.astype(carrier(kernel.dst))
-        self.memory.write(dst + first * stored.itemsize, stored.view(np.uint8))
+        kernel, size = self.plan.kernels[row[p.KERNEL]], len(incoming) // row[p.WIRE_SIZE]
+        own = self.address(row[p.A], p.A_OFFSET, n) + first * row[p.A_SIZE]
+        a = self.memory.read(own, own + size * row[p.A_SIZE])
+        operands = (incoming, a) if row[p.SWAP] else (a, incoming)
+        stored = reduced(kernel, *operands, self.plan)
+        self.memory.write(dst + first * row[p.DST_SIZE], stored)
 
     def nbytes(self, n: int) -> int:
         return int(self.plan.extents[self.variant, n, p.NBYTES])

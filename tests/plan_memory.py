@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collectives import plan as p
+from collectives.dtypes import carrier
 from collectives.plan import Buffer
 
+COMBINE = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum,
+           "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or}
 REDZONE, UNUSED, UNWRITTEN = 64, 0xAA, 0xFF
 
 
@@ -110,3 +113,13 @@ class Memory:
             used[self.base[buffer]:self.base[buffer] + nbytes] = True
         if (self.bytes[~used] != UNUSED).any():
             raise PlanError("writes beside its buffers")
+
+
+def reduced(kernel: p.Kernel, a: np.ndarray, b: np.ndarray, plan: p.Plan) -> np.ndarray:
+    """The bytes that `kernel` makes of the bytes of its operands."""
+    s, wide = plan.signature, carrier(plan.accumulator)
+    a, b = a.view(carrier(kernel.a)), b.view(carrier(kernel.b))
+    result = COMBINE[s.op](a.astype(wide), b.astype(wide))
+    if kernel.final and s.op == "mean":
+        result = result / wide.type(s.size) if wide.kind == "f" else np.trunc(result / s.size)
+    return result.astype(carrier(kernel.dst)).view(np.uint8)
