@@ -6,8 +6,9 @@ second call that starts before the first has ended gets another one.
 
 import numpy as np
 
-from collectives import executor, mpi_abi
+from collectives import executor, frame, mpi_abi
 from collectives.errors import MPIError
+from collectives.frame import Frame
 from collectives.kernels.reduce import reduce_kernel
 from collectives.mailbox import SharedMemory
 from collectives.memory import Arena
@@ -20,13 +21,10 @@ class Execution:
     """Runs `plan` on one communicator, one call at a time."""
 
     def __init__(self, plan: Plan, comm, size: int, shared: SharedMemory, spin: int):
-        depth, length = plan.depth, len(plan.rows)
+        depth, length = plan.depth, max(1, len(plan.rows))
         self.plan, self.signature = plan, plan.signature
         self._bases = np.zeros(len(Buffer), np.int64)
-        self._state = np.zeros((depth, 6), np.int64)
-        self._flags = np.zeros((depth, max(length, 1)), np.uint8)
-        self._progress = np.zeros((depth, max(length, 1)), np.int64)
-        self._requests = np.zeros(depth * max(length, 1), np.int64)
+        self._requests = np.zeros(depth * length, np.int64)
         self._shared = shared  # keeps the memory mapped
         self._io = np.zeros(mpi_abi.IO_NBYTES, np.uint8)
         self._report = np.zeros(4, np.int64)
@@ -34,18 +32,20 @@ class Execution:
                                   plan.slot_nbytes], np.int64)
         self._advance, self._begin = executor.compiled(), True
         self._scratch_nbytes = plan.scratch_nbytes
-        self._arguments = (
-            plan.rows, plan.extents, plan.first_block, _kernels(plan), self._bases,
-            plan.stride, plan.scratch, self._state, self._flags, self._progress,
-            self._requests.ctypes.data, self._io.ctypes.data, self._report, self._handles,
-            shared.layout, spin)
+        self._frame = Frame(
+            plan.rows, plan.extents, plan.first_block, _kernels(plan), self._bases, plan.stride,
+            plan.scratch, state=np.zeros((depth, 6), np.int64),
+            flags=np.zeros((depth, length), np.uint8),
+            progress=np.zeros((depth, length), np.int64), report=self._report,
+            handles=self._handles, layout=shared.layout,
+            requests=self._requests.ctypes.data, io=self._io.ctypes.data, spin=spin)
         self._scratch: np.ndarray | None = None
         self._scratch_at = 0
 
     def start(self, source: int, target: int, tag: int, arena: Arena) -> None:
         """Begin a call on the buffers at these addresses."""
         self._bases[Buffer.IN], self._bases[Buffer.OUT] = source, target
-        self._handles[executor.TAG] = tag
+        self._handles[frame.TAG] = tag
         if self._scratch_nbytes:
             self._scratch, address = arena.take(self._scratch_nbytes)
             if address != self._scratch_at:
@@ -61,11 +61,11 @@ class Execution:
         MPIError
             If an MPI call failed; the call cannot be continued.
         """
-        outcome = self._advance(*self._arguments, budget, self._begin)
+        outcome = self._advance(self._frame, self._begin, budget)
         self._begin = False
         if outcome == executor.FAILED:
             raise MPIError(self._failure())
-        return outcome == executor.DONE
+        return outcome == executor.FINISHED
 
     def finish(self) -> None:
         """Give the scratch back."""
@@ -84,17 +84,17 @@ class Execution:
         plan, s = self.plan, self.plan.signature
         where = (f"{s.verb} ({s.algorithm}) on rank {s.rank}, step {row}: "
                  f"{Verb(plan.rows[row, VERB]).name} with rank {plan.rows[row, PEER]}")
-        if code == executor.WRONG_LENGTH:
+        if code == frame.WRONG_LENGTH:
             want = sorted({int(n) for n in plan.extents[:, row, NBYTES]})
             return f"{where}: got {got} bytes, expected {want}{HINT}"
-        if code == executor.READ_FAILED:
+        if code == frame.READ_FAILED:
             return f"{where}: cannot read the memory of that rank; has it ended?"
         hint = HINT if mpi_abi.MPI.Get_error_class(code) == mpi_abi.MPI.ERR_TRUNCATE else ""
         return f"{where}: {mpi_abi.MPI.Get_error_string(code)} (code {code}){hint}"
 
     def waiting_for(self) -> str:
         """What the first unfinished row waits for, for stall reports."""
-        row = int(self._report[executor.WAIT_ROW])
+        row = int(self._report[frame.WAIT_ROW])
         peer, verb = self.plan.rows[row, PEER], Verb(self.plan.rows[row, VERB])
         return f"step {row} of {len(self.plan.rows)}, {verb.name} with rank {peer}"
 

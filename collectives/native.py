@@ -5,6 +5,8 @@ and stall reports wait.  What MPI does not define our way is prepared around the
 
     allgather, broadcast     bytes, whatever the elements are
     float16, bfloat16        MPI has no such types: sent as float32, rounded once
+    8- and 16-bit integers   sums and products in 32 bits: Open MPI 5.0 saturates them where its AVX
+                             operations run, instead of wrapping
     max, min of floats       MPI leaves NaN open: compared as integers of the same order, in which
                              NaN is above (max) or below (min) all numbers
     mean                     MPI's sum, then one division
@@ -23,6 +25,7 @@ from collectives.stall import poll
 LIMIT = 1 << 30  # elements per MPI call: counts are C ints
 
 _INTEGER = {"float16": np.int16, "bfloat16": np.int16, "float32": np.int32, "float64": np.int64}
+_SHORT = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
 _OPS = {"sum": "SUM", "mean": "SUM", "prod": "PROD", "max": "MAX", "min": "MIN",
         "and": "BAND", "or": "BOR"}
 
@@ -124,7 +127,7 @@ def _encode(part: Part) -> tuple[np.ndarray, np.ndarray]:
     source = part.source.view(carrier(part.dtype))  # sums of complex numbers as reals
     if part.op in ("max", "min") and part.dtype in _INTEGER:
         source = _ordered(source, part)
-    elif accumulator(part.dtype, part.op) != part.dtype:
+    elif _wide(part) != part.dtype:
         source = _widened(source, part)
     elif np.may_share_memory(source, part.target):
         source = source.copy()
@@ -142,7 +145,14 @@ def _as_it_is(part: Part) -> tuple[np.ndarray, np.ndarray]:
 def _is_plain(part: Part) -> bool:
     """True if MPI's operation is ours, so that it can work on the caller's memory."""
     ordered = part.op in ("max", "min") and part.dtype in _INTEGER
-    return not ordered and accumulator(part.dtype, part.op) == part.dtype
+    return not ordered and _wide(part) == part.dtype
+
+
+def _wide(part: Part) -> str:
+    """The dtype in which MPI computes."""
+    if part.dtype in _SHORT and part.op in ("sum", "prod"):
+        return _SHORT[part.dtype]
+    return accumulator(part.dtype, part.op)
 
 
 def _decode(part: Part, result: np.ndarray, divisor: int) -> None:
@@ -172,7 +182,7 @@ def _truncated(total: np.ndarray, divisor: int) -> np.ndarray:
 def _widened(x: np.ndarray, part: Part) -> np.ndarray:
     if part.dtype == "bfloat16":
         return (x.astype(np.uint32) << 16).view(np.float32)
-    return x.astype(accumulator(part.dtype, part.op))
+    return x.astype(_wide(part))
 
 
 def _round_bfloat16(x: np.ndarray) -> np.ndarray:

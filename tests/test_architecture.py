@@ -14,9 +14,9 @@ GROUPS = {
     "kernels": ["kernels.*"],
     "values": ["dtypes", "errors", "settings", "memory", "placement"],
     "schedules": ["step", "schedules", "schedules.*", "symbolic", "verify", "schedule", "tuning"],
-    "plans": ["plan", "lowering", "blocks"],
+    "plans": ["plan", "lowering", "blocks", "frame"],
     "MPI from compiled code": ["mpi_abi"],
-    "executor": ["executor", "mailbox", "execution"],
+    "executor": ["executor", "transfer", "mailbox", "execution"],
     "tensors": ["adapters", "adapters.*", "arrays", "containers"],
     "process": ["abort", "launcher", "lifecycle", "info"],
     "calls": ["calls", "check", "stall", "request", "lane", "native"],
@@ -39,8 +39,8 @@ MAY_IMPORT = {
 # package of others: modules that may import it
 MAY_IMPORT_OTHERS = {
     "mpi4py": ["mpi_abi", "lifecycle", "topology.discover"],
-    "numba": ["kernels.*", "mpi_abi", "executor", "mailbox"],
-    "llvmlite": ["kernels.*", "mpi_abi", "executor"],
+    "numba": ["kernels.*", "mpi_abi", "frame", "executor", "transfer", "mailbox"],
+    "llvmlite": ["kernels.*", "mpi_abi", "transfer"],
     "torch": ["adapters.torch_tensor"],
     "jax": ["adapters.jax_array"],
     "cupy": [],
