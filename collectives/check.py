@@ -48,7 +48,7 @@ def admit(communicator, lane, build) -> Call:
 def _described(communicator, call: Call) -> str:
     """All that must agree between ranks."""
     tensors = "".join(f", {dtype}{list(shape)}" for dtype, shape in call.tensors[8:])
-    runs_as = sorted({communicator.algorithm(call, part) for part in call.parts})
+    runs_as = sorted({communicator.engines.algorithm(call, part) for part in call.parts})
     return (f"{call}, runs as {'+'.join(runs_as)}, segment={settings().segment or 'default'}"
             f"{tensors}")
 

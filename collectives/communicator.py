@@ -1,24 +1,18 @@
 """Communicator: a private duplicate of an MPI communicator, with its plans and lanes."""
 
 import logging
-import threading
 
 import numpy as np
 
-from collectives import calls, check, lifecycle, schedules, tuning
-from collectives.blocks import MAX_DEPTH
-from collectives.calls import Call, Part
-from collectives.lane import Lane, lane_index
+from collectives import calls, check, lifecycle, schedules
+from collectives.calls import Call
+from collectives.engines import Engines
+from collectives.lane import Lane
+from collectives.lanes import Lanes
 from collectives.placement import Placement
-from collectives.plan import Signature, lower
 from collectives.request import Request
 from collectives.settings import settings
-from collectives.stall import FIRST_FREE_TAG, Control, meet
-
-MAX_LANES = 4096
-MIN_TAG_UB = 32767  # what every MPI has
-# Rounds over the blocks in flight before a waiting rank yields its core.
-SPIN, SPIN_OVERSUBSCRIBED = 2000, 1
+from collectives.stall import Control, meet
 
 
 class Communicator:
@@ -55,22 +49,12 @@ class Communicator:
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self.rank, self.size = self._comm.rank, self._comm.size
         self.placement = Placement.of(self._comm)
-        from collectives.mailbox import SharedMemory  # imports Numba
-        self._shared = SharedMemory(self._comm, self.placement.local_ranks)
+        self.engines = Engines(mpi, self._comm, self.placement)
+        self.lanes = Lanes(self, mpi)
+        self.control = Control(mpi, self._comm, self.lanes.by_index)
         self.broken: str | None = None
         self._checked = settings().check and self.size > 1
         self._closed = False
-        self._lanes: dict[int, Lane] = {}
-        self._spin = SPIN_OVERSUBSCRIBED if self.placement.oversubscribed else SPIN
-        self._lane_lock = threading.Lock()
-        self._local = threading.local()
-        self.control = Control(mpi, self._comm, self._lanes)
-        self._threads = mpi.Query_thread() == mpi.THREAD_MULTIPLE
-        self._owner = threading.get_ident()
-        # Open MPI does not tell on communicators of one rank.
-        highest = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) or MIN_TAG_UB
-        tags = (highest + 1 - FIRST_FREE_TAG) // MAX_DEPTH // 2
-        self._max_lanes = min(MAX_LANES, tags)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"rank {self.rank} of {self.size}"
@@ -130,21 +114,9 @@ class Communicator:
             return self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
                                      residual)
 
-        if type(tensor) is not np.ndarray or not (out is compression is residual is None):
-            return self._run(build)
-        lane = self._usable_lane()
-        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm) \
-            if tensor.flags.carray and tensor.dtype.isnative and not self._checked else None
-
-        def build_again():
-            call = build()
-            call.repeat = key
-            return call
-
-        if key is None or not lane.repeat(
-                key, tensor.__array_interface__["data"][0], build_again):
-            lane.run(self._admit(lane, build_again))
-        return tensor
+        if type(tensor) is np.ndarray and out is compression is residual is None:
+            return self._allreduce_array(tensor, op, algorithm, build)
+        return self._run(build)
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
                    algorithm="auto") -> Request:
@@ -232,9 +204,7 @@ class Communicator:
             return
         lifecycle.mpi()
         self._closed = True
-        for lane in list(self._lanes.values()):
-            lane.close()
-        self._lanes.clear()
+        self.lanes.close()
         if not self.broken:  # else messages may still be on their way
             self._comm.Free()
 
@@ -243,16 +213,25 @@ class Communicator:
         if self.broken is None:
             self.broken = f"{call} failed: {type(error).__name__}: {error}"
 
-    def check_thread(self) -> None:
-        """Raise RuntimeError if the calling thread may not call MPI."""
-        if not self._threads and threading.get_ident() != self._owner:
-            raise RuntimeError(
-                "MPI was initialised without MPI_THREAD_MULTIPLE, so only the thread that made "
-                f"this communicator may use it, not {threading.current_thread().name!r}")
-
     def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
         calls.check_common(verb, self.size, root, algorithm, compression, residual)
         return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm)
+
+    def _allreduce_array(self, tensor: np.ndarray, op: str, algorithm: str, build) -> np.ndarray:
+        """In place, the short way if the same was done before to another such array."""
+        lane = self._usable_lane()
+        if self._checked or not (tensor.flags.carray and tensor.dtype.isnative):
+            return lane.run(self._admit(lane, build))
+        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm)
+
+        def build_again() -> Call:
+            call = build()
+            call.repeat = key
+            return call
+
+        if not lane.repeat(key, tensor.__array_interface__["data"][0], build_again):
+            lane.run(self._admit(lane, build_again))
+        return tensor
 
     def _run(self, build):
         lane = self._usable_lane()
@@ -263,7 +242,7 @@ class Communicator:
         if self._closed or self.broken:
             raise RuntimeError(f"the communicator is {'closed' if self._closed else 'broken'}"
                                + (f": {self.broken}" if self.broken else ""))
-        return self._lane()
+        return self.lanes.mine()
 
     def _admit(self, lane: Lane, build) -> Call:
         """The call, with its number, and compared across ranks if that is asked for."""
@@ -272,65 +251,6 @@ class Communicator:
         call = build()
         lane.admit(call)
         return call
-
-    def _lane(self) -> Lane:
-        """The lane of the calling thread."""
-        lane = getattr(self._local, "lane", None)
-        if lane is None:
-            lane = self._local.lane = self._new_lane()
-        return lane
-
-    def _new_lane(self) -> Lane:
-        thread = threading.current_thread()
-        self.check_thread()
-        main = thread is threading.main_thread()
-        index = 0 if main else lane_index(thread.name, self._max_lanes)
-        with self._lane_lock:
-            lane = self._lanes.get(index)
-            if lane is not None and lane.thread is not thread and lane.thread.is_alive():
-                raise RuntimeError(
-                    f"threads {lane.thread.name!r} and {thread.name!r} cannot be told apart: give "
-                    "threads that use one communicator different names, the same on every rank")
-            if lane is None:
-                for other in self._lanes.values():
-                    other.rest()
-                lane = self._lanes[index] = self._made(index, thread.name)
-            lane.thread = thread
-        return lane
-
-    def _made(self, index: int, name: str) -> Lane:
-        tag = FIRST_FREE_TAG + 2 * index * MAX_DEPTH
-        lane = Lane(self, index, name, tag, self._threads)
-        lane.checks = Lane(self, index + self._max_lanes, name, tag + MAX_DEPTH, self._threads)
-        return lane
-
-    def engine(self, call: Call, part: Part, lane: Lane):
-        """What runs one part of a call: started, to be advanced until it is done."""
-        algorithm = self.algorithm(call, part)
-        if algorithm == "native":
-            from collectives.native import NativeCall
-            if lane.index:
-                raise ValueError("algorithm='native' may be used from the main thread only")
-            return NativeCall(self._mpi, self._comm, call, part)
-        from collectives.execution import Execution  # importing it needs MPI
-        source, target = part.source.ctypes.data, part.target.ctypes.data
-        signature = Signature(
-            call.verb, algorithm, self.rank, self.size, call.root, part.counts, part.dtype,
-            part.op, source == target, settings().segment or tuning.DEFAULT_SEGMENT,
-            *((self._shared.ranks, self._shared.limit) if lane.index == 0 else ()))
-        execution = lane.executions.take(signature) or Execution(
-            lower(signature), self._comm, self.size, self._shared, self._spin)
-        execution.start(source, target, lane.tag, lane.arena)
-        return execution
-
-    def algorithm(self, call: Call, part: Part) -> str:
-        """The algorithm that `part` runs with."""
-        if call.algorithm != "auto":
-            return call.algorithm
-        forced = settings().algorithm
-        if forced in ("native", *schedules.algorithms(call.verb)):
-            return forced
-        return tuning.choose(call.verb, part.nbytes, self.placement.one_host)
 
 
 def _check_settings() -> None:

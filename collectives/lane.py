@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from zlib import crc32
 
 from collectives.calls import Call
 from collectives.memory import Arena, Pool
@@ -50,7 +49,8 @@ class Work:
                 if part is None:
                     self._lane.current = None
                     return True
-                self._engine = self._lane.communicator.engine(self.call, part, self._lane)
+                self._engine = self._lane.communicator.engines.start(
+                    self.call, part, self._lane)
                 self._started = True
             if not self._engine.advance(budget):
                 return False
@@ -192,7 +192,7 @@ class Lane:
             if budget > 0:
                 request.completed.wait(budget)
             return
-        self.communicator.check_thread()
+        self.communicator.lanes.check_thread()
         lanes = unfinished.lanes()
         if len(lanes) == 1:
             lanes[0].progress(budget)
@@ -254,8 +254,3 @@ class Lane:
         if not self.pending and not self.thread.is_alive():
             self.arena, self.executions, self.repeats = Arena(), Pool(), Pool()
             self.current = None
-
-
-def lane_index(name: str, lanes: int) -> int:
-    """The lane of a thread that is not the main one: the same on every rank for the same name."""
-    return 1 + crc32(name.encode()) % (lanes - 1)

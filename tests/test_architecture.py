@@ -20,7 +20,7 @@ GROUPS = {
     "tensors": ["adapters", "adapters.*", "arrays", "containers"],
     "process": ["abort", "launcher", "lifecycle", "info"],
     "calls": ["calls", "check", "stall", "request", "lane", "native"],
-    "API": ["communicator", "world", "__init__"],
+    "API": ["communicator", "engines", "lanes", "world", "__init__"],
 }
 # group: groups that it may import, beside itself
 MAY_IMPORT = {

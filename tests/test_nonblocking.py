@@ -198,7 +198,7 @@ def test_call_numbers_beyond_32_bits_are_like_any_other(tmp_path):
     out = run_program(3, """
 world = coll.world()
 coll.barrier()
-world._lanes[0].number = 2**31 - 3
+world.lanes.by_index[0].number = 2**31 - 3
 for k in range(20):
     assert (coll.allreduce(mine(40_000 + k)) == summed(40_000 + k)).all()
     assert (coll.iallreduce(mine(100)).wait() == summed(100)).all()

@@ -90,7 +90,7 @@ def draw(random):
 
 def test_calls_of_changing_size_back_to_back_with_one_rank_late_and_scratch_poisoned(channel):
     random, lateness = np.random.default_rng(5), np.random.default_rng(100 + RANK)
-    arena = coll.world()._lane().arena
+    arena = coll.world().lanes.mine().arena
     late = int(random.integers(SIZE))
     for n in range(100):  # by each channel
         x, want = draw(random)
@@ -103,7 +103,7 @@ def test_calls_of_changing_size_back_to_back_with_one_rank_late_and_scratch_pois
 
 def test_the_same_with_small_segments(channel, small_segments):
     random = np.random.default_rng(6)
-    arena = coll.world()._lane().arena
+    arena = coll.world().lanes.mine().arena
     for n in range(30):
         x, want = draw(random)
         x, want = x[:3000], want[:3000]
