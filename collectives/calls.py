@@ -57,8 +57,8 @@ class Call:
                 f"algorithm={self.algorithm}, compression=None)")
 
 
-def check_common(verb: str, size: int, root: int, algorithm: str, compression, residual) -> None:
-    """Check what is not a tensor.
+def check_common(verb: str, size: int, root, algorithm: str, compression, residual) -> int:
+    """Check what is not a tensor; the root as an int.
 
     Raises
     ------
@@ -74,6 +74,7 @@ def check_common(verb: str, size: int, root: int, algorithm: str, compression, r
         raise ValueError(f"{verb}: root={root!r}: expected a rank from 0 to {size - 1}")
     if compression is not None or residual is not None:
         raise NotImplementedError(f"{verb}: compression and residual are not in this version")
+    return int(root)
 
 
 def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm: str) -> Call:
@@ -82,6 +83,10 @@ def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm
     ops = _check_ops(verb, leaves, op)
     receives = verb != "reduce" or rank == root
     if not receives:
+        if out is None:  # the root could not write it: the same error on every rank
+            for leaf in leaves:
+                if not leaf.immutable:
+                    leaf.check_writable()
         messages, results = containers.read_only(leaves), leaves
     else:
         results = _outs(leaves, out) if out is not None else containers.results(leaves)

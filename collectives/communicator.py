@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 
-from collectives import calls, check, lifecycle, schedules
+from collectives import abort, calls, check, lifecycle, schedules
 from collectives.calls import Call
 from collectives.engines import Engines
 from collectives.lane import Lane
@@ -114,8 +114,9 @@ class Communicator:
             return self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
                                      residual)
 
-        if type(tensor) is np.ndarray and out is compression is residual is None:
-            return self._allreduce_array(tensor, op, algorithm, build)
+        if type(tensor) is np.ndarray and compression is residual is None \
+                and (out is None or type(out) is np.ndarray):
+            return self._allreduce_array(tensor, op, out, algorithm, build)
         return self._run(build)
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
@@ -140,7 +141,7 @@ class Communicator:
         -------
         `out`, or a new tensor: `np.array_split(combined, size)[rank]`, that is the rows (entries
         of the first axis) of this rank; the first ranks get one more where they do not divide.
-        `tensor` is not changed.
+        A 0-d tensor counts as one row.  `tensor` is not changed.
 
         Other parameters and errors as `allreduce`.
         """
@@ -183,7 +184,8 @@ class Communicator:
         Returns
         -------
         On the root `tensor` (in place), or `out` if given, or a new value where `tensor` is
-        immutable.  On other ranks `tensor`, unchanged; `out` is ignored there.
+        immutable.  On other ranks `tensor`, unchanged; `out` is not written there, but without
+        one a read-only array is an error on every rank alike.
 
         Other parameters and errors as `allreduce`.
         """
@@ -212,26 +214,38 @@ class Communicator:
         """Note that `error` left `call` half-way: no later call can be right."""
         if self.broken is None:
             self.broken = f"{call} failed: {type(error).__name__}: {error}"
+            lifecycle.at_exit(self._end_broken)
+
+    def _end_broken(self) -> None:
+        """At exit: the other ranks may wait for ever for what a broken call did not send."""
+        logging.getLogger("collectives").error(
+            "[rank %d] ends with a broken communicator, and so does the job: %s", self.rank,
+            self.broken)
+        abort.note_status(abort.noted_status() or 1)
+        abort.end_job_if_failed()
 
     def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
-        calls.check_common(verb, self.size, root, algorithm, compression, residual)
+        root = calls.check_common(verb, self.size, root, algorithm, compression, residual)
         return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm)
 
-    def _allreduce_array(self, tensor: np.ndarray, op: str, algorithm: str, build) -> np.ndarray:
-        """In place, the short way if the same was done before to another such array."""
+    def _allreduce_array(self, tensor: np.ndarray, op: str, out: np.ndarray | None,
+                         algorithm: str, build) -> np.ndarray:
+        """The short way, if the same was done before with other such arrays."""
         lane = self._usable_lane()
-        if self._checked or not (tensor.flags.carray and tensor.dtype.isnative):
+        if self._checked or not _is_plain(tensor, out):
             return lane.run(self._admit(lane, build))
-        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm)
+        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm, out is None)
+        source = tensor.__array_interface__["data"][0]
+        target = source if out is None else out.__array_interface__["data"][0]
 
         def build_again() -> Call:
             call = build()
             call.repeat = key
             return call
 
-        if not lane.repeat(key, tensor.__array_interface__["data"][0], build_again):
+        if not lane.repeat(key, source, target, build_again):
             lane.run(self._admit(lane, build_again))
-        return tensor
+        return tensor if out is None else out
 
     def _run(self, build):
         lane = self._usable_lane()
@@ -251,6 +265,16 @@ class Communicator:
         call = build()
         lane.admit(call)
         return call
+
+
+def _is_plain(tensor: np.ndarray, out: np.ndarray | None) -> bool:
+    """True if the engine may work on the memory of these arrays, and nothing is left to check."""
+    if out is None:
+        return tensor.flags.carray and tensor.dtype.isnative
+    given = tensor.flags
+    return (given.c_contiguous and given.aligned and out.flags.carray and out.dtype.isnative
+            and tensor.dtype == out.dtype and tensor.shape == out.shape
+            and not np.may_share_memory(tensor, out))
 
 
 def _check_settings() -> None:

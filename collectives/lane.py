@@ -131,8 +131,9 @@ class Lane:
         else:
             self.executions.give(engine.signature, engine)
 
-    def repeat(self, key: tuple, address: int, describe: Callable[[], Call]) -> bool:
-        """Do a call like an earlier one, on another address; False if there was none.
+    def repeat(self, key: tuple, source: int, target: int,
+               describe: Callable[[], Call]) -> bool:
+        """Do a call like an earlier one, on other addresses; False if there was none.
 
         The short way: nothing is checked, since the earlier call was.  `describe` gives the call
         as the long way has it, should it take long or fail.
@@ -141,7 +142,7 @@ class Lane:
             return False
         self.number += 1
         try:
-            engine.start(address, address, self.tag, self.arena)
+            engine.start(source, target, self.tag, self.arena)
             done = engine.advance(SLICE)
         except BaseException as error:
             Work(self, self._numbered(describe()), engine).abandon(error)

@@ -50,7 +50,7 @@ class Store:
     def __init__(self, preferred: Path | None, fallback: Path | None = None):
         self.preferred = preferred
         self.fallback = fallback
-        self._warned = False
+        self._warned = self._warned_of_damage = False
 
     @cached_property
     def directory(self) -> Path | None:
@@ -72,8 +72,10 @@ class Store:
         for directory in self._readable():
             try:
                 return _checked((directory / name).read_bytes())
-            except (OSError, ValueError):
+            except OSError:
                 continue
+            except ValueError:
+                self._warn_of_damage(directory)
         return None
 
     def _readable(self) -> Iterator[Path]:
@@ -120,6 +122,11 @@ class Store:
             if payload is not None:
                 return payload
         return self.load(name)
+
+    def _warn_of_damage(self, directory: Path) -> None:
+        if not self._warned_of_damage:
+            self._warned_of_damage = True
+            _LOG.warning("%s holds damaged files: they are compiled anew and replaced", directory)
 
     def _warn(self, problem: str) -> None:
         if not self._warned:

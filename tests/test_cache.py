@@ -178,3 +178,11 @@ def test_full_disk_is_complained_about_once(tmp_path, monkeypatch, caplog):
     store.save("g", b"code")
     assert os.listdir(tmp_path) == []
     assert ["No space left" in message for message in caplog.messages] == [True]
+
+
+def test_damage_is_warned_of_once(tmp_path, caplog):
+    for name in ("f", "g"):
+        (tmp_path / name).write_bytes(b"garbage")
+    store = Store(tmp_path)
+    assert store.load("f") is None and store.load("g") is None
+    assert [record.message.count("damaged") for record in caplog.records] == [1]

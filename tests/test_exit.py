@@ -152,3 +152,16 @@ def _alive(pid: int) -> bool:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_rank_that_ends_with_a_broken_communicator_ends_the_job(tmp_path):
+    start = time.monotonic()
+    out = run_program(3, """
+coll.barrier()
+try:
+    coll.allreduce(np.ones(2000 if rank else 1000), algorithm="ring")
+except coll.MPIError as error:
+    print(f"noticed: {error}", flush=True)
+""", tmp_path, timeout=50, status="failure")
+    assert "noticed" in out and "broken communicator" in out, out
+    assert time.monotonic() - start < 40

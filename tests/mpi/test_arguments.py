@@ -175,3 +175,35 @@ def test_bools_stay_zero_or_one(op):
     got = coll.allreduce(x, op)
     assert_same(got, np.array(want))
     assert got.view(np.uint8).max() <= 1
+
+
+@pytest.mark.parametrize("verb", ["allreduce", "reduce", "broadcast"])
+def test_a_read_only_array_is_refused_on_every_rank_and_the_next_call_is_right(verb):
+    locked = np.full(4, 7.0)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(coll, verb)(locked)
+    np.testing.assert_array_equal(coll.allreduce(np.ones(4)), np.full(4, coll.size()))
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "binomial_tree", "ring"])
+def test_a_root_may_be_a_numpy_integer(algorithm):
+    root = np.int64(coll.size() - 1)
+    got = coll.broadcast(np.full(3, coll.rank()), root=root, algorithm=algorithm)
+    np.testing.assert_array_equal(got, np.full(3, root))
+
+
+def test_the_short_way_checks_what_may_change_between_calls():
+    x = np.arange(6.0)
+    for out in (np.empty(6), np.empty((6, 2))[:, 0], np.empty(6)[::-1], np.empty(6), None):
+        want = np.arange(6.0) * coll.size()
+        mine = x.copy()
+        got = coll.allreduce(mine, out=out)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(mine, x if out is not None else want)
+    with pytest.raises(ValueError, match="shape"):
+        coll.allreduce(x, out=np.empty((2, 3)))
+    with pytest.raises(TypeError, match="dtype"):
+        coll.allreduce(x, out=np.empty(6, np.float32))
+    with pytest.raises(ValueError, match="overlap"):
+        coll.allreduce(x[:-1], out=x[1:])
