@@ -7,6 +7,7 @@ Importing this package does not initialise MPI; the first call does.  The functi
 methods of one communicator over all ranks, made by that first call; see `Communicator`.
 """
 
+from collectives import abort as _abort
 from collectives.errors import MismatchError, MPIError, StallError
 from collectives.world import (
     Communicator,
@@ -42,3 +43,6 @@ __all__ = [
     "size",
     "world",
 ]
+
+# A rank that fails between the user's own MPI.Init and our first call must end the job too.
+_abort.install()

@@ -31,40 +31,40 @@ def allreduce(tensor, op="sum", *, out=None, compression=None, residual=None, al
               comm=None):
     """See `Communicator.allreduce`; `comm` is a Communicator, or None for all ranks."""
     return _of(comm).allreduce(tensor, op, out=out, compression=compression,
-                                       residual=residual, algorithm=algorithm)
+                               residual=residual, algorithm=algorithm)
 
 
 def iallreduce(tensor, op="sum", *, out=None, compression=None, residual=None, algorithm="auto",
                comm=None):
     """See `Communicator.iallreduce`."""
     return _of(comm).iallreduce(tensor, op, out=out, compression=compression,
-                                        residual=residual, algorithm=algorithm)
+                                residual=residual, algorithm=algorithm)
 
 
 def reduce_scatter(tensor, op="sum", *, out=None, compression=None, residual=None,
                    algorithm="auto", comm=None):
     """See `Communicator.reduce_scatter`."""
     return _of(comm).reduce_scatter(tensor, op, out=out, compression=compression,
-                                            residual=residual, algorithm=algorithm)
+                                    residual=residual, algorithm=algorithm)
 
 
 def allgather(tensor, *, out=None, compression=None, residual=None, algorithm="auto", comm=None):
     """See `Communicator.allgather`."""
     return _of(comm).allgather(tensor, out=out, compression=compression,
-                                       residual=residual, algorithm=algorithm)
+                               residual=residual, algorithm=algorithm)
 
 
 def broadcast(tensor, root=0, *, compression=None, residual=None, algorithm="auto", comm=None):
     """See `Communicator.broadcast`."""
     return _of(comm).broadcast(tensor, root, compression=compression, residual=residual,
-                                       algorithm=algorithm)
+                               algorithm=algorithm)
 
 
 def reduce(tensor, op="sum", root=0, *, out=None, compression=None, residual=None,
            algorithm="auto", comm=None):
     """See `Communicator.reduce`."""
     return _of(comm).reduce(tensor, op, root, out=out, compression=compression,
-                                    residual=residual, algorithm=algorithm)
+                            residual=residual, algorithm=algorithm)
 
 
 def barrier(*, comm=None) -> None:

@@ -192,3 +192,14 @@ print("rank goes on")
 """
     job = run(source, tmp_path)
     assert job.returncode == 0 and job.stdout.count("rank goes on") == 2, job.stdout
+
+
+def test_a_failure_before_our_first_call_ends_the_job_of_a_user_of_mpi(tmp_path):
+    job = run_script(2, """
+from mpi4py import MPI
+import collectives
+if MPI.COMM_WORLD.rank == 1:
+    raise ValueError("early")
+MPI.COMM_WORLD.Barrier()
+""", tmp_path, timeout=30)
+    assert job.returncode != 0 and "[rank 1] ValueError: early" in job.stdout, job.stdout
