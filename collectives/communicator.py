@@ -198,7 +198,7 @@ class Communicator:
             "allreduce", np.zeros(1, np.int8), "max", None, 0, "recursive_doubling", None, None))
 
     def close(self) -> None:
-        """Free the MPI communicator; collective.  Closing twice is harmless."""
+        """Free the MPI communicator; collective, unless it is broken.  Twice is harmless."""
         if self._closed:
             return
         if self._mpi.Is_finalized():
@@ -217,7 +217,12 @@ class Communicator:
             lifecycle.at_exit(self._end_broken)
 
     def _end_broken(self) -> None:
-        """At exit: the other ranks may wait for ever for what a broken call did not send."""
+        """At exit: the other ranks may wait for ever for what a broken call did not send.
+
+        Who closes the communicator says that they do not.
+        """
+        if self._closed:
+            return
         logging.getLogger("collectives").error(
             "[rank %d] ends with a broken communicator, and so does the job: %s", self.rank,
             self.broken)

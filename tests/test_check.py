@@ -77,6 +77,7 @@ for algorithm in ("ring", "recursive_doubling"):
     text = raised(coll.MPIError, lambda: comm.allreduce(mine(1000 << rank), algorithm=algorithm))
     assert "step" in text and "COLLECTIVES_CHECK=1" in text and f"rank {1 - rank}" in text, text
     assert "broken" in raised(RuntimeError, comm.barrier)
+    comm.close()
 print("right")
 """, tmp_path)
     assert out.count("right") == 2, out
