@@ -52,7 +52,7 @@ class Engines:
         return tuning.choose(call.verb, part.nbytes, self._one_host)
 
     def _native(self, call: Call, part: Part, lane):
-        from collectives.native import NativeCall
+        from collectives.native import native_call
         if lane.index:
             raise ValueError("algorithm='native' may be used from the main thread only")
-        return NativeCall(self._mpi, self._comm, call, part)
+        return native_call(self._mpi, self._comm, call, part)

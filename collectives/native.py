@@ -23,11 +23,50 @@ from collectives.errors import MPIError
 from collectives.stall import poll
 
 LIMIT = 1 << 30  # elements per MPI call: counts are C ints
+PIECE = 1 << 24  # elements of which converted copies are made at a time
 
 _INTEGER = {"float16": np.int16, "bfloat16": np.int16, "float32": np.int32, "float64": np.int64}
 _SHORT = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
 _OPS = {"sum": "SUM", "mean": "SUM", "prod": "PROD", "max": "MAX", "min": "MIN",
         "and": "BAND", "or": "BOR"}
+
+
+def native_call(mpi, comm, call: Call, part: Part):
+    """The engine of one part; long ones that need converted copies are done piece by piece."""
+    as_it_is = call.verb == "allreduce" and _is_plain(part)
+    if call.verb in ("allreduce", "reduce") and not as_it_is and part.source.size > PIECE:
+        return _Pieces(mpi, comm, call, part)
+    return NativeCall(mpi, comm, call, part)
+
+
+class _Pieces:
+    """One `NativeCall` after the other, so that their scratch does not grow with the tensor."""
+
+    signature = None  # not kept for later calls
+
+    def __init__(self, mpi, comm, call: Call, part: Part):
+        spans = (slice(lo, lo + PIECE) for lo in range(0, part.source.size, PIECE))
+        self._calls = (
+            NativeCall(mpi, comm, call, Part(part.dtype, part.op, (), part.source[span],
+                                             part.target[span]))
+            for span in spans)
+        self._current = next(self._calls)
+
+    def advance(self, budget: float) -> bool:
+        """True once all pieces are done."""
+        while self._current.advance(budget):
+            following = next(self._calls, None)
+            if following is None:
+                return True
+            self._current = following
+        return False
+
+    def waiting_for(self) -> str:
+        """For stall reports."""
+        return self._current.waiting_for()
+
+    def finish(self) -> None:
+        """Nothing was borrowed."""
 
 
 class NativeCall:

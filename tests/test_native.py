@@ -9,7 +9,7 @@ from tests.programs import run_program
 
 AS_OURS = """
 from collectives import native
-native.LIMIT = LIMIT
+native.LIMIT = native.PIECE = LIMIT
 COUNTS = (0, 1, 7, 23)
 names = ["bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64",
          "complex64", "complex128"]
