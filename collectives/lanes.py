@@ -3,6 +3,7 @@
 import threading
 from zlib import crc32
 
+from collectives import lifecycle
 from collectives.blocks import MAX_DEPTH
 from collectives.lane import Lane
 from collectives.stall import FIRST_FREE_TAG
@@ -20,7 +21,7 @@ class Lanes:
     def __init__(self, communicator, mpi):
         self.by_index: dict[int, Lane] = {}
         self._communicator = communicator
-        self._threaded = mpi.Query_thread() == mpi.THREAD_MULTIPLE
+        self._threaded = lifecycle.thread_multiple()
         self._owner = threading.get_ident()
         self._lock = threading.Lock()
         self._local = threading.local()
