@@ -8,7 +8,10 @@ FP16); bfloat16 is the upper half of a float32, rounded to nearest even, with Na
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+LANES = 128
 
 
 @intrinsic
@@ -38,6 +41,57 @@ def store(typingctx, address, index, value):
 def _element(context, builder, element, address, index):
     pointer = context.data_model_manager[element].get_data_type().as_pointer()
     return builder.gep(builder.inttoptr(address, pointer), [index])
+
+
+@intrinsic
+def load_packed(typingctx, address):
+    """The float32 at `address`, which need not be a multiple of 4."""
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.FloatType().as_pointer())
+        return builder.load(pointer, align=1)
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def store_packed(typingctx, address, value):
+    """Write a float32 to `address`, which need not be a multiple of 4."""
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.FloatType().as_pointer())
+        builder.store(args[1], pointer, align=1)
+        return context.get_dummy_value()
+    return types.void(types.int64, types.float32), codegen
+
+
+@intrinsic
+def stack_lanes(typingctx):
+    """Address of LANES float64 on the stack, valid until the caller returns."""
+    def codegen(context, builder, signature, args):
+        array = cgutils.alloca_once(builder, ir.ArrayType(ir.DoubleType(), LANES))
+        return builder.ptrtoint(array, ir.IntType(64))
+    return types.int64(), codegen
+
+
+@intrinsic
+def divide(typingctx, x, y):
+    """x / y as IEEE has it: Numba's own operator tests for zero, and so is not vectorised."""
+    def codegen(context, builder, signature, args):
+        return builder.fdiv(*args)
+    return x(x, x), codegen
+
+
+@intrinsic
+def shift_left(typingctx, bits, count):
+    """Of uint32, where Numba's own operator computes in 64 bits."""
+    def codegen(context, builder, signature, args):
+        return builder.shl(*args)
+    return types.uint32(types.uint32, types.uint32), codegen
+
+
+@intrinsic
+def shift_right(typingctx, bits, count):
+    def codegen(context, builder, signature, args):
+        return builder.lshr(*args)
+    return types.uint32(types.uint32, types.uint32), codegen
 
 
 @intrinsic
