@@ -1,7 +1,6 @@
 """Host kernels of codecs with one code per element, and of no codec: block by block.
 
-A block of full length is a loop of constant length over memory that the first-level cache then
-holds, so it may be gone over more than once:
+A block is gone over more than once, while the first-level cache holds it:
 
     statistic    read v, reduce it to the scale              blocks only
     codes        read v again, write codes and residual
@@ -27,23 +26,17 @@ def make(codec: Codec | None, emit: Emit, adds: bool, feedback: bool, a: str, ds
 
 
 def _over_blocks(parts: Parts, body):
-    """A kernel that calls body(dst, a, incoming, residual, wire, count, row, full, divisor, seed,
-    number) for each block: of `count` elements in `row` bytes, its arrays at these addresses.
+    """A kernel that calls body(dst, a, incoming, residual, wire, count, row, divisor, seed, number)
+    for each block: of `count` elements in `row` bytes, its arrays at these addresses.
     """
     block, nbytes, fields = parts.wire.block, parts.wire.nbytes, parts.wire.fields
-    a_size, dst_size = parts.a_size * block, parts.dst_size * block
-    acc_size, full_row = parts.acc_size * block, block // parts.wire.fields
+    a_size, dst_size, acc_size = (size * block for size in parts.sizes)
 
     def kernel(dst, a, incoming, residual, wire, n, divisor, seed, parameter):
-        blocks = n // block
-        for b in range(blocks):
-            body(dst + b * dst_size, a + b * a_size, incoming + b * nbytes,
-                 residual + b * acc_size, wire + b * nbytes, block, full_row, True, divisor, seed, b)
-        tail = n - blocks * block
-        if tail > 0:
-            b = blocks
-            body(dst + b * dst_size, a + b * a_size, incoming + b * nbytes,
-                 residual + b * acc_size, wire + b * nbytes, tail, (tail + fields - 1) // fields,
-                 False, divisor, seed, b)
+        for b in range((n + (block - 1)) // block):
+            left = n - b * block
+            count = left if left < block else block
+            body(dst + b * dst_size, a + b * a_size, incoming + b * nbytes, residual + b * acc_size,
+                 wire + b * nbytes, count, (count + (fields - 1)) // fields, divisor, seed, b)
 
     return kernel

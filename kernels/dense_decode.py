@@ -2,82 +2,63 @@
 
 import numpy as np
 
+from collectives.kernels import floats
 from collectives.kernels.codec import Emit
-from collectives.kernels.dense_parts import (
-    Parts,
-    decoded,
-    inlined,
-    quotient,
-    remainder,
-    scale_at,
-)
-from collectives.kernels.scalars import load, store
+from collectives.kernels.dense_parts import Parts, in_field, inlined
+from collectives.kernels.scalars import load, load_packed, store
 
 
 def make(parts: Parts, emit: Emit):
     """The body for `dense`: writes one block of dst."""
-    to_dst, to_a = _loops({Emit.DECODE: _decode, Emit.PARTIAL: _partial, Emit.VALUE: _value}[emit](
-        parts))
+    element = {Emit.DECODE: _decode, Emit.PARTIAL: _partial, Emit.VALUE: _value}[emit](parts)
     fields, bits, header = parts.wire.fields, parts.wire.bits, parts.wire.header
-    in_field, scale_of = parts.in_field, scale_at(parts.wire, parts.adds)
-    a_size, dst_size, acc_size = parts.a_size, parts.dst_size, parts.acc_size
-    in_place = parts.in_place
+    a_size, dst_size, acc_size = parts.sizes
+    acc, in_place, scaled = floats.STORED[parts.acc], parts.a == parts.dst, header and parts.adds
 
     @inlined
-    def body(dst, a, incoming, residual, wire, count, row, full, divisor, seed, number):
-        scale = scale_of(incoming)
+    def body(dst, a, incoming, residual, wire, count, row, divisor, seed, number):
+        scale = load_packed(incoming) if scaled else np.float32(0)
+        codes, ratio = incoming + header, acc(divisor)
         for field in range(fields):
             first, shift = field * row, np.uint32(field * bits)
-            here = in_field(field, count, row, full)
+            out, mine, kept = dst + first * dst_size, a + first * a_size, residual + first * acc_size
+            # Where arrays overlap, the compiler's test at run time takes a loop without vectors.
             if in_place and dst == a:
-                to_a(a + first * a_size, incoming + header, scale, shift,
-                     residual + first * acc_size, here, divisor)
+                for j in range(in_field(field, count, row)):
+                    element(mine, mine, codes, scale, shift, kept, j, ratio)
             else:
-                to_dst(dst + first * dst_size, a + first * a_size, incoming + header, scale, shift,
-                       residual + first * acc_size, here, divisor)
+                for j in range(in_field(field, count, row)):
+                    element(out, mine, codes, scale, shift, kept, j, ratio)
 
     return body
 
 
-def _loops(element):
-    """Two, since where arrays overlap the compiler's run-time test takes a slow loop."""
-    @inlined
-    def to_dst(dst, a, codes, scale, shift, residual, count, divisor):
-        for j in range(count):
-            element(dst, a, codes, scale, shift, residual, j, divisor)
-
-    @inlined
-    def to_a(a, codes, scale, shift, residual, count, divisor):
-        for j in range(count):
-            element(a, a, codes, scale, shift, residual, j, divisor)
-
-    return to_dst, to_a
-
-
 def _decode(parts: Parts):
-    write = decoded(parts)
-    return inlined(lambda dst, a, codes, scale, shift, residual, j, divisor: write(
-        dst, codes, scale, shift, j))
+    get, decode, acc = parts.get, parts.decode, floats.STORED[parts.acc]
+    narrow = floats.narrower(parts.acc, parts.dst)
+    return inlined(lambda dst, a, codes, scale, shift, residual, j, ratio: store(
+        dst, j, narrow(acc(decode(get(codes, j, shift), scale)))))
 
 
 def _partial(parts: Parts):
     value = parts.value
-    return inlined(lambda dst, a, codes, scale, shift, residual, j, divisor: store(
+    return inlined(lambda dst, a, codes, scale, shift, residual, j, ratio: store(
         dst, j, value(a, codes, scale, shift, residual, j)))
 
 
 def _value(parts: Parts):
-    value, narrow, widen, feedback = parts.value, parts.narrow, parts.widen, parts.feedback
-    acc, over, rest = parts.acc, quotient(parts.acc), remainder(parts.acc)
-    infinity = parts.acc(np.inf)
+    value, over, narrow = parts.value, floats.quotient(parts.acc), floats.narrower(
+        parts.acc, parts.dst)
+    widen, rest = floats.widener(parts.dst, parts.acc), floats.remainder(parts.acc)
+    where_finite, acc = floats.where_finite(parts.acc), floats.STORED[parts.acc]
 
-    @inlined
-    def element(dst, a, codes, scale, shift, residual, j, divisor):
+    def plain(dst, a, codes, scale, shift, residual, j, ratio):
+        store(dst, j, narrow(over(value(a, codes, scale, shift, residual, j), ratio)))
+
+    def with_residual(dst, a, codes, scale, shift, residual, j, ratio):
         v = value(a, codes, scale, shift, residual, j)
-        rounded = narrow(over(v, divisor))
-        if feedback:
-            lost = rest(v, widen(rounded), divisor)
-            store(residual, j, lost if abs(v) < infinity else load(residual, j, acc))
+        rounded = narrow(over(v, ratio))
+        store(residual, j, where_finite(v, rest(v, widen(rounded), ratio), load(residual, j, acc)))
         store(dst, j, rounded)
 
-    return element
+    return inlined(with_residual if parts.feedback else plain)

@@ -2,23 +2,16 @@
 
 import numpy as np
 
+from collectives.kernels import floats
 from collectives.kernels.codec import Codec
 from collectives.kernels.dense_levels import draws
-from collectives.kernels.dense_parts import (
-    Parts,
-    decoded,
-    host_halves,
-    inlined,
-    quotient,
-    remainder,
-    scale_at,
-)
+from collectives.kernels.dense_parts import Parts, in_field, inlined
 from collectives.kernels.scalars import (
     LANES,
     bits_float,
     float_bits,
     load,
-    shift_left,
+    load_packed,
     stack_lanes,
     store,
     store_packed,
@@ -26,21 +19,20 @@ from collectives.kernels.scalars import (
 
 _MAGNITUDE, _FINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F7FFFFF)
 _LARGEST = np.finfo(np.float64).max
-_NAN = np.float32(np.nan)
+_NAN, _ZERO = np.float32(np.nan), np.float32(0)
 
 
 def make(codec: Codec, parts: Parts, final: bool):
     """The body for `dense`: writes one block of the wire, and of dst if `final`."""
-    to_encode, results = _to_encode(parts, final), _results(parts, final)
+    to_encode = _to_encode(parts, final)
+    codes, results = _codes(codec, parts, to_encode, final), _results(parts, final)
     if codec.statistic:
-        return _block(codec, parts, to_encode, _codes(codec, parts, to_encode, final), results)
-    codes, scale = _codes(codec, parts, to_encode, final), np.float32(0)
+        return _block(codec, parts, to_encode, codes, results)
 
     @inlined
-    def body(dst, a, incoming, residual, wire, count, row, full, divisor, seed, number):
-        codes(a, incoming, scale, residual, wire, scale, scale, count, row, full, divisor, seed,
-              number)
-        results(dst, wire, scale, count, row, full)
+    def body(dst, a, incoming, residual, wire, count, row, divisor, seed, number):
+        codes(a, incoming, _ZERO, residual, wire, _ZERO, _ZERO, count, row, divisor, seed, number)
+        results(dst, wire, _ZERO, count, row)
 
     return body
 
@@ -48,53 +40,49 @@ def make(codec: Codec, parts: Parts, final: bool):
 def _block(codec: Codec, parts: Parts, to_encode, codes, results):
     scale_of, inverse, _, _ = codec.cores(inlined)
     statistic = {"peak": _peak, "total": _total}[codec.statistic](parts, to_encode, scale_of)
-    incoming_scale = scale_at(parts.wire, parts.adds)
+    adds, shared = parts.adds, parts.wire.fields > 1
 
     @inlined
-    def body(dst, a, incoming, residual, wire, count, row, full, divisor, seed, number):
-        their_scale = incoming_scale(incoming)
-        scale = statistic(a, incoming + 4, their_scale, residual, count, row, full, divisor)
+    def body(dst, a, incoming, residual, wire, count, row, divisor, seed, number):
+        their_scale = load_packed(incoming) if adds else _ZERO
+        scale = statistic(a, incoming + 4, their_scale, residual, count, row, divisor)
         store_packed(wire, scale)
-        if scale == scale:
-            codes(a, incoming + 4, their_scale, residual, wire + 4, scale, inverse(scale), count,
-                  row, full, divisor, seed, number)
-        else:
+        finite = scale == scale
+        if shared or not finite:
             for j in range(row):
                 store(wire + 4, j, np.uint8(0))
-        results(dst, wire + 4, scale, count, row, full)
+        if finite:
+            codes(a, incoming + 4, their_scale, residual, wire + 4, scale, inverse(scale), count,
+                  row, divisor, seed, number)
+        results(dst, wire + 4, scale, count, row)
 
     return body
 
 
 def _to_encode(parts: Parts, final: bool):
-    """(v, divisor) -> float32: what is encoded."""
-    single, over = parts.single, quotient(parts.acc)
+    """(v, ratio) -> float32: what is encoded."""
+    single, over = floats.to_single(parts.acc), floats.quotient(parts.acc)
     if final:
-        return inlined(lambda v, divisor: single(over(v, divisor)))
-    return inlined(lambda v, divisor: single(v))
+        return inlined(lambda v, ratio: single(over(v, ratio)))
+    return inlined(lambda v, ratio: single(v))
 
 
 def _peak(parts: Parts, to_encode, scale_of):
     """Scale of max |x|, as the maximum of bit patterns: NaN > Inf > numbers."""
-    fields, bits, in_field, value = parts.wire.fields, parts.wire.bits, parts.in_field, parts.value
-    a_size, acc_size = parts.a_size, parts.acc_size
+    fields, bits, value, (a_size, _, acc_size) = (
+        parts.wire.fields, parts.wire.bits, parts.value, parts.sizes)
+    acc = floats.STORED[parts.acc]
 
     @inlined
-    def peak_of(a, codes, scale, shift, residual, count, divisor, peak):
-        for j in range(count):
-            x = to_encode(value(a, codes, scale, shift, residual, j), divisor)
-            size = np.uint32(float_bits(x) & _MAGNITUDE)
-            peak = size if size > peak else peak
-        return peak
-
-    @inlined
-    def statistic(a, codes, scale, residual, count, row, full, divisor):
-        peak = np.uint32(0)
+    def statistic(a, codes, scale, residual, count, row, divisor):
+        peak, ratio = np.uint32(0), acc(divisor)
         for field in range(fields):
-            first = field * row
-            peak = peak_of(a + first * a_size, codes, scale, np.uint32(field * bits),
-                           residual + first * acc_size, in_field(field, count, row, full), divisor,
-                           peak)
+            first, shift = field * row, np.uint32(field * bits)
+            mine, kept = a + first * a_size, residual + first * acc_size
+            for j in range(in_field(field, count, row)):
+                x = to_encode(value(mine, codes, scale, shift, kept, j), ratio)
+                size = np.uint32(float_bits(x) & _MAGNITUDE)
+                peak = size if size > peak else peak
         return scale_of(bits_float(peak)) if peak <= _FINITE else _NAN
 
     return statistic
@@ -102,26 +90,23 @@ def _peak(parts: Parts, to_encode, scale_of):
 
 def _total(parts: Parts, to_encode, scale_of):
     """Scale of sum |x|, in the fixed order that `codecs.sign` states."""
-    fields, bits, in_field, value = parts.wire.fields, parts.wire.bits, parts.in_field, parts.value
-    a_size, acc_size = parts.a_size, parts.acc_size
+    fields, bits, value, (a_size, _, acc_size) = (
+        parts.wire.fields, parts.wire.bits, parts.value, parts.sizes)
+    acc = floats.STORED[parts.acc]
 
     @inlined
-    def add_field(lanes, a, codes, scale, shift, residual, count, divisor):
-        for start in range(0, count, LANES):
-            mine, theirs, kept = a + start * a_size, codes + start, residual + start * acc_size
-            for k in range(LANES if count - start > LANES else count - start):
-                x = to_encode(value(mine, theirs, scale, shift, kept, k), divisor)
-                store(lanes, k, load(lanes, k, np.float64) + np.float64(abs(x)))
-
-    @inlined
-    def statistic(a, codes, scale, residual, count, row, full, divisor):
-        lanes = stack_lanes()
+    def statistic(a, codes, scale, residual, count, row, divisor):
+        lanes, ratio = stack_lanes(), acc(divisor)
         for k in range(LANES):
             store(lanes, k, np.float64(0))
         for field in range(fields):
-            first = field * row
-            add_field(lanes, a + first * a_size, codes, scale, np.uint32(field * bits),
-                      residual + first * acc_size, in_field(field, count, row, full), divisor)
+            here, shift = in_field(field, count, row), np.uint32(field * bits)
+            for start in range(0, here, LANES):
+                first = field * row + start
+                mine, kept, theirs = a + first * a_size, residual + first * acc_size, codes + start
+                for k in range(LANES if here - start > LANES else here - start):
+                    x = to_encode(value(mine, theirs, scale, shift, kept, k), ratio)
+                    store(lanes, k, load(lanes, k, np.float64) + np.float64(abs(x)))
         half = LANES // 2
         while half > 0:
             for k in range(half):
@@ -134,115 +119,73 @@ def _total(parts: Parts, to_encode, scale_of):
 
 
 def _codes(codec: Codec, parts: Parts, to_encode, final: bool):
-    """The loops that write codes and residual."""
-    fields, bits, in_field = parts.wire.fields, parts.wire.bits, parts.in_field
-    a_size, acc_size = parts.a_size, parts.acc_size
-    stochastic, (key, _) = codec.stochastic, draws(inlined)
-    element, later = (_code(codec, parts, to_encode, final, first) for first in (True, False))
+    """The loop that writes codes and residual."""
+    fields, bits, (a_size, _, acc_size) = parts.wire.fields, parts.wire.bits, parts.sizes
+    value, encode, put, feedback = parts.value, parts.encode, parts.put, parts.feedback
+    acc, keep = floats.STORED[parts.acc], _keeper(codec, parts, final)
+    key, draw = _draws(codec.stochastic)
 
     @inlined
-    def write_first(a, theirs, their_scale, shift, residual, codes, scale, inverse, count, divisor,
-                    one, two, position):
-        for j in range(count):
-            element(a, theirs, their_scale, shift, residual, codes, scale, inverse, divisor, one,
-                    two, position, j)
-
-    @inlined
-    def write_later(a, theirs, their_scale, shift, residual, codes, scale, inverse, count, divisor,
-                    one, two, position):
-        for j in range(count):
-            later(a, theirs, their_scale, shift, residual, codes, scale, inverse, divisor, one,
-                  two, position, j)
-
-    @inlined
-    def write(a, theirs, their_scale, residual, codes, scale, inverse, count, row, full, divisor,
-              seed, number):
-        one = key(seed, number, 0) if stochastic else np.uint32(0)
-        two = key(seed, number, 1) if stochastic else np.uint32(0)
-        write_first(a, theirs, their_scale, np.uint32(0), residual, codes, scale, inverse,
-                    in_field(0, count, row, full), divisor, one, two, 0)
-        for field in range(1, fields):
-            first = field * row
-            write_later(a + first * a_size, theirs, their_scale, np.uint32(field * bits),
-                        residual + first * acc_size, codes, scale, inverse,
-                        in_field(field, count, row, full), divisor, one, two, first)
+    def write(a, theirs, their_scale, residual, codes, scale, inverse, count, row, divisor, seed,
+              number):
+        one, two, ratio = key(seed, number, 0), key(seed, number, 1), acc(divisor)
+        for field in range(fields):
+            first, shift = field * row, np.uint32(field * bits)
+            mine, kept = a + first * a_size, residual + first * acc_size
+            for j in range(in_field(field, count, row)):
+                v = value(mine, theirs, their_scale, shift, kept, j)
+                code = encode(to_encode(v, ratio), inverse, draw(one, two, first + j))
+                put(codes, j, shift, code)
+                if feedback:
+                    keep(v, code, scale, ratio, kept, j)
 
     return write
 
 
-def _code(codec: Codec, parts: Parts, to_encode, final: bool, first: bool):
-    """Encode element j; its field joins those already in its byte, unless it is the first."""
-    value, acc, code, feedback = parts.value, parts.acc, parts.wire.code, parts.feedback
-    encode, decode = _encoder(codec), _decoder(codec)
-    kept, (_, draw), stochastic = _kept(codec, parts, final), draws(inlined), codec.stochastic
-
-    @inlined
-    def element(a, theirs, their_scale, shift, residual, codes, scale, inverse, divisor, one, two,
-                position, j):
-        v = value(a, theirs, their_scale, shift, residual, j)
-        random = draw(one, two, np.uint32(position + j)) if stochastic else np.uint32(0)
-        field = encode(to_encode(v, divisor), inverse, random)
-        if first:
-            store(codes, j, code(field))
-        else:
-            store(codes, j, code(shift_left(field, shift) | np.uint32(load(codes, j, code))))
-        if feedback:
-            store(residual, j, kept(v, acc(decode(field, scale)), divisor, residual, j))
-
-    return element
+def _draws(stochastic: bool):
+    if stochastic:
+        return draws(inlined)
+    return (inlined(lambda seed, block, which: np.uint32(0)),
+            inlined(lambda first, second, element: np.uint32(0)))
 
 
-def _encoder(codec: Codec):
-    if codec.statistic:
-        return codec.cores(inlined)[2]
-    encode = host_halves(codec)[0]
-    return inlined(lambda x, inverse, draw: encode(x))
+def _keeper(codec: Codec, parts: Parts, final: bool):
+    """(v, code, scale, ratio, residual, j): write the new residual."""
+    acc, decode, rest = floats.STORED[parts.acc], parts.decode, floats.remainder(parts.acc)
+    rounded = floats.rounder(parts.acc, parts.dst) if final else None
+    where_finite = floats.where_finite(parts.acc)
 
+    def of_wire(v, code, scale, ratio, residual, j):
+        store(residual, j, v - acc(decode(code, scale)))
 
-def _decoder(codec: Codec):
-    if codec.statistic:
-        return codec.cores(inlined)[3]
-    decode = host_halves(codec)[1]
-    return inlined(lambda field, scale: decode(field))
+    def of_final(v, code, scale, ratio, residual, j):
+        store(residual, j, rest(v, rounded(acc(decode(code, scale))), ratio))
 
+    def of_wire_each(v, code, scale, ratio, residual, j):
+        store(residual, j, where_finite(v, v - acc(decode(code, scale)), load(residual, j, acc)))
 
-def _kept(codec: Codec, parts: Parts, final: bool):
-    """(v, decoded, divisor, residual, j) -> the new residual."""
-    acc, infinity, rest = parts.acc, parts.acc(np.inf), remainder(parts.acc)
-    narrow, widen = parts.narrow, parts.widen
+    def of_final_each(v, code, scale, ratio, residual, j):
+        store(residual, j, where_finite(v, rest(v, rounded(acc(decode(code, scale))), ratio),
+                                        load(residual, j, acc)))
 
-    @inlined
-    def of_final(v, decoded, divisor):
-        return rest(v, widen(narrow(decoded)), divisor)
-
-    @inlined
-    def of_wire(v, decoded, divisor):
-        return v - decoded
-
-    lost = of_final if final else of_wire
-    if codec.statistic:  # only finite blocks get here
-        return inlined(lambda v, decoded, divisor, residual, j: lost(v, decoded, divisor))
-    return inlined(lambda v, decoded, divisor, residual, j: (
-        lost(v, decoded, divisor) if abs(v) < infinity else load(residual, j, acc)))
+    # Blocks that are not finite do not get here.
+    each = [of_wire_each, of_final_each] if not codec.statistic else [of_wire, of_final]
+    return inlined(each[final])
 
 
 def _results(parts: Parts, final: bool):
-    """The loops that write dst from the codes just written."""
+    """The loop that writes dst from the codes just written."""
     if not final:
-        return inlined(lambda dst, codes, scale, count, row, full: None)
-    write, fields, bits, in_field = (
-        decoded(parts), parts.wire.fields, parts.wire.bits, parts.in_field)
-    dst_size = parts.dst_size
+        return inlined(lambda dst, codes, scale, count, row: None)
+    fields, bits, dst_size = parts.wire.fields, parts.wire.bits, parts.sizes[1]
+    get, decode, acc = parts.get, parts.decode, floats.STORED[parts.acc]
+    narrow = floats.narrower(parts.acc, parts.dst)
 
     @inlined
-    def write_field(dst, codes, scale, shift, count):
-        for j in range(count):
-            write(dst, codes, scale, shift, j)
-
-    @inlined
-    def results(dst, codes, scale, count, row, full):
+    def results(dst, codes, scale, count, row):
         for field in range(fields):
-            write_field(dst + field * row * dst_size, codes, scale, np.uint32(field * bits),
-                        in_field(field, count, row, full))
+            out, shift = dst + field * row * dst_size, np.uint32(field * bits)
+            for j in range(in_field(field, count, row)):
+                store(out, j, narrow(acc(decode(get(codes, j, shift), scale))))
 
     return results

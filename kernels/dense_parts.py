@@ -12,17 +12,19 @@ Arguments that many of them have:
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import from_dtype, njit, types
+from numba.extending import intrinsic
 
 from collectives.kernels import floats
 from collectives.kernels.codec import Codec
-from collectives.kernels.scalars import divide, load, load_packed, shift_right, store
+from collectives.kernels.scalars import load
 
 inlined = njit(inline="always")
 
 _HALVES_AT_ONCE = 1024  # elements without a block that are gone over together
-_HOST_HALVES = {"float16": (floats.saturated_float16, floats.from_float16),
-                "bfloat16": (floats.saturated_bfloat16, floats.from_bfloat16)}
+_HALVES = {"float16": (floats.float16_field, floats.float16_value),
+           "bfloat16": (floats.bfloat16_field, floats.bfloat16_value)}
 _SIZE = {"": 0, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -43,27 +45,24 @@ class Parts(NamedTuple):
     wire: Wire
     adds: bool
     feedback: bool
-    a_size: int    # bytes
-    dst_size: int
-    acc_size: int
-    in_place: bool  # whether dst may be a
-    acc: type
-    single: object      # accumulator -> float32, saturating
-    narrow: object      # accumulator -> dst as stored
-    widen: object       # dst as stored -> accumulator
-    value: object       # (a, codes, scale, shift, residual, j) -> v
-    decode: object      # (codes, scale, shift, j) -> float32
-    in_field: object    # (field, count, row, full) -> number of elements
+    a: str                     # names of types
+    dst: str
+    acc: str
+    sizes: tuple[int, int, int]  # bytes of an element of a, of dst, of the accumulator
+    value: object              # (a, codes, scale, shift, residual, j) -> v
+    encode: object             # (float32, inverse, draw) -> uint32 field
+    decode: object             # (uint32 field, scale) -> float32
+    get: object                # (codes, j, shift) -> uint32 field
+    put: object                # (codes, j, shift, field)
 
 
 def parts_of(codec: Codec | None, adds: bool, feedback: bool, a: str, dst: str) -> Parts:
     acc = floats.accumulator_of(a, dst)
-    wire = _wire(codec)
-    decode = _decoder(codec, wire) if codec else None
-    return Parts(
-        wire, adds, feedback, _SIZE[a], _SIZE[dst], _SIZE[acc], a == dst, floats.STORED[acc],
-        floats.to_single(acc), dst and floats.narrower(acc, dst), dst and floats.widener(dst, acc),
-        a and _value(adds, feedback, a, acc, decode), decode, _in_field(wire.fields))
+    wire, (encode, decode) = _wire(codec), _coders(codec)
+    get = _getter(wire)
+    value = a and _value(adds, feedback, a, acc, get, decode)
+    return Parts(wire, adds, feedback, a, dst, acc, (_SIZE[a], _SIZE[dst], _SIZE[acc]), value,
+                 encode, decode, get, _putter(wire))
 
 
 def _wire(codec: Codec | None) -> Wire:
@@ -73,92 +72,67 @@ def _wire(codec: Codec | None) -> Wire:
     return Wire(codec.block, 4 + nbytes, 4, codec.bits, 8 // codec.bits, np.uint8)
 
 
-def host_halves(codec: Codec):
-    """(float32 -> uint16, uint16 -> float32): what `codec.cores` do, by the host's instructions."""
-    return _HOST_HALVES[codec.name]
+def _coders(codec: Codec | None):
+    if codec is None:
+        return None, None
+    return codec.cores(inlined)[2:] if codec.statistic else _HALVES[codec.name]
 
 
-def _decoder(codec: Codec, wire: Wire):
-    code, mask = wire.code, np.uint32(2**wire.bits - 1)
-    if not codec.statistic:
-        of_half = host_halves(codec)[1]
-        return inlined(lambda codes, scale, shift, j: of_half(load(codes, j, code)))
-    of_field = codec.cores(inlined)[3]
-    if wire.fields == 1:
-        return inlined(lambda codes, scale, shift, j: of_field(
-            np.uint32(load(codes, j, code)), scale))
-    return inlined(lambda codes, scale, shift, j: of_field(
-        np.uint32(shift_right(np.uint32(load(codes, j, code)), shift) & mask), scale))
+def _getter(wire: Wire):
+    code, mask, single = from_dtype(np.dtype(wire.code)), 2**wire.bits - 1, wire.fields == 1
+
+    def codegen(context, builder, signature, args):
+        field = builder.zext(builder.load(_at(builder, code, *args[:2])), ir.IntType(32))
+        if single:
+            return field
+        return builder.and_(builder.lshr(field, args[2]), ir.IntType(32)(mask))
+
+    return intrinsic(lambda typingctx, codes, j, shift: (
+        types.uint32(types.int64, types.int64, types.uint32), codegen))
 
 
-def _value(adds: bool, feedback: bool, a: str, acc: str, decode):
-    widen, a_type, to_acc = floats.widener(a, acc), floats.STORED[a], floats.STORED[acc]
+def _putter(wire: Wire):
+    """Writes the field; fields after the first join what is there, which is 0 at their place."""
+    code, single = from_dtype(np.dtype(wire.code)), wire.fields == 1
 
-    @inlined
+    def codegen(context, builder, signature, args):
+        where, field = _at(builder, code, *args[:2]), args[3]
+        if not single:
+            field = builder.or_(builder.shl(field, args[2]),
+                                builder.zext(builder.load(where), ir.IntType(32)))
+        builder.store(builder.trunc(field, where.type.pointee), where)
+        return context.get_dummy_value()
+
+    return intrinsic(lambda typingctx, codes, j, shift, field: (
+        types.void(types.int64, types.int64, types.uint32, types.uint32), codegen))
+
+
+def _at(builder, code, address, j):
+    pointer = ir.IntType(code.bitwidth).as_pointer()
+    return builder.gep(builder.inttoptr(address, pointer), [j])
+
+
+def _value(adds: bool, feedback: bool, a: str, acc: str, get, decode):
+    widen, stored, to_acc = floats.widener(a, acc), floats.STORED[a], floats.STORED[acc]
+
     def own(a, codes, scale, shift, residual, j):
-        return widen(load(a, j, a_type))
+        return widen(load(a, j, stored))
 
-    @inlined
-    def with_incoming(a, codes, scale, shift, residual, j):
-        return widen(load(a, j, a_type)) + to_acc(decode(codes, scale, shift, j))
+    def own_and_incoming(a, codes, scale, shift, residual, j):
+        return widen(load(a, j, stored)) + to_acc(decode(get(codes, j, shift), scale))
 
-    value = with_incoming if adds else own
+    def own_and_residual(a, codes, scale, shift, residual, j):
+        return widen(load(a, j, stored)) + load(residual, j, to_acc)
 
-    @inlined
-    def with_residual(a, codes, scale, shift, residual, j):
-        return value(a, codes, scale, shift, residual, j) + load(residual, j, to_acc)
+    def all_three(a, codes, scale, shift, residual, j):
+        return (widen(load(a, j, stored)) + to_acc(decode(get(codes, j, shift), scale))
+                + load(residual, j, to_acc))
 
-    return with_residual if feedback else value
-
-
-def _in_field(fields: int):
-    if fields == 1:
-        return inlined(lambda field, count, row, full: count)
-
-    @inlined
-    def in_field(field, count, row, full):
-        left = count - field * row
-        if full or left > row:
-            return row
-        return left if left > 0 else 0
-
-    return in_field
+    return inlined([[own, own_and_residual], [own_and_incoming, all_three]][adds][feedback])
 
 
-def scale_at(wire: Wire, present: bool):
-    """(address of a block's wire) -> its scale."""
-    if present and wire.header:
-        return inlined(lambda wire: load_packed(wire))
-    return inlined(lambda wire: np.float32(0))
-
-
-def quotient(acc: type):
-    """(v, divisor) -> v / divisor in the accumulator."""
-    return inlined(lambda v, divisor: divide(v, acc(divisor)))
-
-
-def remainder(acc: type):
-    """(v, result, divisor) -> v - divisor * result, where both are finite: so is this.
-
-    result may be v / divisor rounded up, so the product is clipped.
-    """
-    largest = acc(np.finfo(acc).max)
-
-    @inlined
-    def rest(v, result, divisor):
-        product = acc(divisor) * result
-        product = largest if product > largest else product
-        return v - (-largest if product < -largest else product)
-
-    return rest
-
-
-def decoded(parts: Parts):
-    """(dst, codes, scale, shift, j): dst[j] = what the code stands for, rounded."""
-    decode, narrow, acc = parts.decode, parts.narrow, parts.acc
-
-    @inlined
-    def element(dst, codes, scale, shift, j):
-        store(dst, j, narrow(acc(decode(codes, scale, shift, j))))
-
-    return element
+@inlined
+def in_field(field, count, row):
+    """How many of a block's `count` elements are in a field of its `row` bytes."""
+    left = count - field * row
+    return row if left > row else (left if left > 0 else 0)

@@ -4,24 +4,27 @@
     rounding       to nearest, ties to even; a finite number that would become Inf becomes the
                    largest finite one instead; Inf and NaN stay what they are
 
-A float64 goes to a 16-bit type by way of float32.
+A float64 goes to a 16-bit type by way of float32.  The 16-bit types are stored as uint16, because
+Numba has no arithmetic on them.
+
+Functions for compiled code are intrinsics, made for given types: they cost a fraction of the
+compile time of inlined Python functions, and none of Numba's tests for errors.
 """
 
-import numpy as np
-from numba import njit
+from functools import cache
 
-from collectives.kernels.scalars import from_bfloat16, from_float16, to_bfloat16, to_float16
+import numpy as np
+from llvmlite import ir
+from numba import from_dtype, types
+from numba.extending import intrinsic
 
 # Type of the bytes in memory.
 STORED = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32,
           "float64": np.float64}
-
-INFINITY = np.float32(np.inf)
-LARGEST = np.float32(np.finfo(np.float32).max)
-LARGEST_FLOAT16 = np.float32(65504)
-LARGEST_BFLOAT16 = np.float32(2.0**128 - 2.0**120)
-_LARGEST_64 = np.float64(LARGEST)
-_INFINITY_64 = np.float64(np.inf)
+LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120,
+           "float32": 2.0**128 - 2.0**104, "float64": float(np.finfo(np.float64).max)}
+_I16, _I32, _HALF, _SINGLE = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
+_IR = {"float32": _SINGLE, "float64": ir.DoubleType()}
 
 
 def accumulator_of(*names: str) -> str:
@@ -29,54 +32,154 @@ def accumulator_of(*names: str) -> str:
     return "float64" if "float64" in names else "float32"
 
 
+@cache
 def widener(name: str, acc: str):
-    """njit function: a stored number of type `name` as an accumulator."""
-    to = STORED[acc]
-    read = {"float16": from_float16, "bfloat16": from_bfloat16}.get(name, _same)
-    return njit(inline="always")(lambda x: to(read(x)))
+    """(number of type `name`, as stored) -> accumulator."""
+    return _unary(name, acc, lambda builder, x: _widen(builder, x, name, acc))
 
 
+@cache
 def narrower(acc: str, name: str):
-    """njit function: an accumulator rounded to type `name`, as stored."""
-    if name == acc:
-        return _same
-    if name == "float64":
-        return njit(inline="always")(lambda x: np.float64(x))
-    single = to_single(acc)
-    write = {"float16": saturated_float16, "bfloat16": saturated_bfloat16}.get(name, _same)
-    return njit(inline="always")(lambda x: write(single(x)))
+    """(accumulator) -> number of type `name`, as stored."""
+    return _unary(acc, name, lambda builder, x: _narrow(builder, x, acc, name))
+
+
+@cache
+def rounder(acc: str, name: str):
+    """(accumulator) -> the accumulator that `name` stores it as."""
+    return _unary(acc, acc, lambda builder, x: _widen(
+        builder, _narrow(builder, x, acc, name), name, acc))
 
 
 def to_single(acc: str):
-    """njit function: an accumulator as float32, saturating."""
-    return _same if acc == "float32" else _single
+    """(accumulator) -> float32."""
+    return narrower(acc, "float32")
 
 
-@njit(inline="always")
-def _same(x):
-    return x
+@cache
+def quotient(acc: str):
+    """(x, y) -> x / y as IEEE has it."""
+    return _nary(acc, 2, lambda builder, x, y: builder.fdiv(x, y))
 
 
-@njit(inline="always")
-def _single(x):
-    clipped = _LARGEST_64 if x > _LARGEST_64 else x
-    clipped = -_LARGEST_64 if clipped < -_LARGEST_64 else clipped
-    return np.float32(clipped if abs(x) < _INFINITY_64 else x)
+@cache
+def remainder(acc: str):
+    """(v, result, divisor) -> v - divisor * result, finite where they are.
+
+    result may be v / divisor rounded up, so the product is clipped.
+    """
+    return _nary(acc, 3, lambda builder, v, result, divisor: builder.fsub(
+        v, _clip(builder, builder.fmul(divisor, result), acc, LARGEST[acc], infinite=True)))
 
 
-@njit(inline="always")
-def clip(x, largest):
-    """x, but at most `largest` in magnitude where it is finite (float32)."""
-    clipped = largest if x > largest else x
-    clipped = -largest if clipped < -largest else clipped
-    return clipped if abs(x) < INFINITY else x
+@cache
+def where_finite(acc: str):
+    """(v, new, old) -> new where v is finite, else old."""
+    return _nary(acc, 3, lambda builder, v, new, old: builder.select(
+        builder.fcmp_ordered("<", _magnitude(builder, v, acc), _IR[acc](np.inf)), new, old))
 
 
-@njit(inline="always")
-def saturated_float16(x):
-    return to_float16(clip(x, LARGEST_FLOAT16))
+def _unary(given: str, result: str, build):
+    argument, returns = (from_dtype(np.dtype(STORED[name])) for name in (given, result))
+
+    @intrinsic
+    def convert(typingctx, x):
+        return returns(argument), lambda context, builder, signature, args: build(builder, *args)
+
+    return convert
 
 
-@njit(inline="always")
-def saturated_bfloat16(x):
-    return to_bfloat16(clip(x, LARGEST_BFLOAT16))
+def _nary(acc: str, arity: int, build):
+    number = from_dtype(np.dtype(acc))
+
+    def typed():
+        return number(*[number] * arity), (
+            lambda context, builder, signature, args: build(builder, *args))
+
+    if arity == 2:
+        return intrinsic(lambda typingctx, x, y: typed())
+    return intrinsic(lambda typingctx, x, y, z: typed())
+
+
+def _widen(builder, x, name: str, acc: str):
+    if name == "float16":
+        x = builder.fpext(builder.bitcast(x, _HALF), _SINGLE)
+    elif name == "bfloat16":
+        x = builder.bitcast(builder.shl(builder.zext(x, _I32), _I32(16)), _SINGLE)
+    return builder.fpext(x, _IR[acc]) if x.type != _IR[acc] else x
+
+
+def _narrow(builder, x, acc: str, name: str):
+    if name == acc:
+        return x
+    if name == "float64":
+        return builder.fpext(x, _IR[name])
+    if acc == "float64":
+        x = builder.fptrunc(_clip(builder, x, acc, LARGEST["float32"]), _SINGLE)
+    if name == "float32":
+        return x
+    x = _clip(builder, x, "float32", LARGEST[name])
+    if name == "float16":
+        return builder.bitcast(builder.fptrunc(x, _HALF), _I16)
+    return _to_bfloat16(builder, x)
+
+
+def _to_bfloat16(builder, x):
+    bits = builder.bitcast(x, _I32)
+    even = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+    rounded = builder.add(builder.add(bits, _I32(0x7FFF)), even)
+    quiet = builder.or_(bits, _I32(0x00400000))  # rounding up could turn a NaN into an Inf
+    bits = builder.select(builder.fcmp_ordered("==", x, x), rounded, quiet)
+    return builder.trunc(builder.lshr(bits, _I32(16)), _I16)
+
+
+def _clip(builder, x, acc: str, largest: float, infinite: bool = False):
+    """x, but at most `largest` in magnitude where it is finite, or also where it is `infinite`."""
+    kind = _IR[acc]
+    size = _magnitude(builder, x, acc)
+    beyond = builder.fcmp_ordered(">", size, kind(largest))
+    if not infinite:
+        beyond = builder.and_(beyond, builder.fcmp_ordered("<", size, kind(np.inf)))
+    copysign = builder.module.declare_intrinsic(
+        "llvm.copysign", [kind], ir.FunctionType(kind, [kind, kind]))
+    return builder.select(beyond, builder.call(copysign, [kind(largest), x]), x)
+
+
+def _magnitude(builder, x, acc: str):
+    return builder.call(builder.module.declare_intrinsic("llvm.fabs", [_IR[acc]]), [x])
+
+
+@intrinsic
+def float16_field(typingctx, x, inverse, draw):
+    """A code of the float16 codec: (float32, unused, unused) -> uint32."""
+    return _half_field("float16")
+
+
+@intrinsic
+def bfloat16_field(typingctx, x, inverse, draw):
+    """A code of the bfloat16 codec: (float32, unused, unused) -> uint32."""
+    return _half_field("bfloat16")
+
+
+@intrinsic
+def float16_value(typingctx, field, scale):
+    """What a code of the float16 codec stands for: (uint32, unused) -> float32."""
+    return _half_value("float16")
+
+
+@intrinsic
+def bfloat16_value(typingctx, field, scale):
+    """What a code of the bfloat16 codec stands for: (uint32, unused) -> float32."""
+    return _half_value("bfloat16")
+
+
+def _half_field(name: str):
+    def codegen(context, builder, signature, args):
+        return builder.zext(_narrow(builder, args[0], "float32", name), _I32)
+    return types.uint32(types.float32, types.float32, types.uint32), codegen
+
+
+def _half_value(name: str):
+    def codegen(context, builder, signature, args):
+        return _widen(builder, builder.trunc(args[0], _I16), name, "float32")
+    return types.float32(types.uint32, types.float32), codegen

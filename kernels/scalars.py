@@ -72,29 +72,6 @@ def stack_lanes(typingctx):
 
 
 @intrinsic
-def divide(typingctx, x, y):
-    """x / y as IEEE has it: Numba's own operator tests for zero, and so is not vectorised."""
-    def codegen(context, builder, signature, args):
-        return builder.fdiv(*args)
-    return x(x, x), codegen
-
-
-@intrinsic
-def shift_left(typingctx, bits, count):
-    """Of uint32, where Numba's own operator computes in 64 bits."""
-    def codegen(context, builder, signature, args):
-        return builder.shl(*args)
-    return types.uint32(types.uint32, types.uint32), codegen
-
-
-@intrinsic
-def shift_right(typingctx, bits, count):
-    def codegen(context, builder, signature, args):
-        return builder.lshr(*args)
-    return types.uint32(types.uint32, types.uint32), codegen
-
-
-@intrinsic
 def _half_to_float(typingctx, bits):
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())

@@ -9,8 +9,8 @@ another:
 
 Decoded: scale, or -scale where the bit is 1; 0 counts as positive.  The mean is of float64 sums in
 128 lanes: lane k adds the elements of bytes k, k + 128, ..., bit 0 of all of them first, then bit
-1, ...; then lanes k and k + 64 are added, k and k + 32, ..., k and k + 1.  A block with a value that
-is not finite has scale NaN and bits 0.
+1, ...; then lanes k and k + 64 are added, k and k + 32, ..., k and k + 1.  A block with a value
+that is not finite has scale NaN and bits 0.
 
 Error: | |x| - scale | per element, and the rounding of scale.  That is no small error: it needs a
 residual.  The scale is the one that makes the squared error of the block smallest.
