@@ -21,7 +21,8 @@ def make(parts: Parts, emit: Emit):
         codes, ratio = incoming + header, acc(divisor)
         for field in range(fields):
             first, shift = field * row, np.uint32(field * bits)
-            out, mine, kept = dst + first * dst_size, a + first * a_size, residual + first * acc_size
+            out, mine = dst + first * dst_size, a + first * a_size
+            kept = residual + first * acc_size
             # Where arrays overlap, the compiler's test at run time takes a loop without vectors.
             if in_place and dst == a:
                 for j in range(in_field(field, count, row)):

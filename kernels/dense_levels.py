@@ -124,7 +124,8 @@ def _stochastic(jit: Callable, levels, mask):
 def draws(jit: Callable):
     """(key, draw), compiled by `jit`: 32 random bits for each element of each block.
 
-    key(seed, block, which) : seed and block int64, which 0 or 1 -> uint32, once per block
+    key(seed, block, which) : seed and block int64, which 0 or 1 -> uint32, once per block:
+        low and high half of the seed, then of the block's number, are mixed into which + 1
     draw(first, second, element) : the two keys and the index within the block -> uint32
     """
     @jit
@@ -137,11 +138,11 @@ def draws(jit: Callable):
 
     @jit
     def key(seed, block, which):
-        x = mix(np.uint32(seed & 0xFFFFFFFF))
-        x = mix(np.uint32(x ^ np.uint32((seed >> 32) & 0xFFFFFFFF)))
-        x = mix(np.uint32(x ^ np.uint32(block & 0xFFFFFFFF)))
-        x = mix(np.uint32(x ^ np.uint32((block >> 32) & 0xFFFFFFFF)))
-        return mix(np.uint32(x ^ np.uint32(which + 1)))
+        x = np.uint32(which + 1)
+        for k in range(4):
+            word = ((seed if k < 2 else block) >> (32 * (k & 1))) & 0xFFFFFFFF
+            x = mix(np.uint32(x ^ np.uint32(word)))
+        return x
 
     @jit
     def draw(first, second, element):

@@ -28,8 +28,7 @@ import numpy as np
 
 from collectives.kernels.dense_layout import Blocks
 
-_NEGATIVE, _POSITIVE = np.uint32(1), np.uint32(0)
-_ZERO = np.float32(0)
+_ZERO, _ONE, _TWO = np.float32(0), np.int32(1), np.int32(2)
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,10 @@ class Sign(Blocks):
 
         @jit
         def encode(x, inverse, draw):
-            return _NEGATIVE if x < _ZERO else _POSITIVE
+            return np.uint32(x < _ZERO)
 
         @jit
         def decode(field, scale):
-            return -scale if field else scale
+            return np.float32(_ONE - _TWO * np.int32(field)) * scale
 
         return scale, inverse, encode, decode
