@@ -8,7 +8,21 @@ methods of one communicator over all ranks, made by that first call; see `Commun
 """
 
 from collectives import abort as _abort
+from collectives.error_feedback import ErrorFeedback
 from collectives.errors import MismatchError, MPIError, StallError
+from collectives.kernels.codecs import (
+    BFloat16,
+    Codec,
+    Float16,
+    Int4,
+    Int8,
+    Sign,
+    Ternary,
+    Threshold,
+    TopK,
+    as_codec,
+)
+from collectives.policies import ByName, ByStep, MinSize, TensorInfo
 from collectives.world import (
     Communicator,
     allgather,
@@ -26,12 +40,27 @@ from collectives.world import (
 )
 
 __all__ = [
+    "BFloat16",
+    "ByName",
+    "ByStep",
+    "Codec",
     "Communicator",
+    "ErrorFeedback",
+    "Float16",
+    "Int4",
+    "Int8",
     "MPIError",
+    "MinSize",
     "MismatchError",
+    "Sign",
     "StallError",
+    "TensorInfo",
+    "Ternary",
+    "Threshold",
+    "TopK",
     "allgather",
     "allreduce",
+    "as_codec",
     "barrier",
     "broadcast",
     "iallreduce",

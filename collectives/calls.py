@@ -11,22 +11,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives import containers, schedules
+from collectives import containers, messages, schedules
 from collectives.adapters.leaf import Leaf
 from collectives.arrays import check_out
+from collectives.compression import treatments
 from collectives.dtypes import check_op
+from collectives.kernels.codec import Codec
 from collectives.kernels.reduce import as_reals
 
 
 @dataclass(slots=True)
 class Part:
-    """One contiguous exchange.  `counts` as in `plan.Signature`."""
+    """One contiguous exchange.
+
+    counts : as in `plan.Signature`;  codec, residual : as in `messages.Treatment`
+    """
 
     dtype: str
     op: str
     counts: tuple[int, ...]
     source: np.ndarray
     target: np.ndarray
+    codec: Codec | None = None
+    residual: np.ndarray | None = None
 
     @property
     def nbytes(self) -> int:
@@ -54,51 +61,63 @@ class Call:
         shapes = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.tensors[:8])
         more = f" and {len(self.tensors) - 8} more" if len(self.tensors) > 8 else ""
         return (f"call {self.number}: {self.verb}({shapes}{more}, op={self.op}, root={self.root}, "
-                f"algorithm={self.algorithm}, compression=None)")
+                f"algorithm={self.algorithm}, compression={self._compression()})")
+
+    def _compression(self) -> str:
+        """The codecs of its parts, in order; two ranks that differ in one differ here."""
+        codecs = dict.fromkeys(repr(part.codec) for part in self.parts)
+        return "+".join(codecs) or "None"
 
 
-def check_common(verb: str, size: int, root, algorithm: str, compression, residual) -> int:
+def check_common(verb: str, size: int, root, algorithm: str, compression=None) -> int:
     """Check what is not a tensor; the root as an int.
 
     Raises
     ------
     ValueError
-        For an algorithm that the verb does not have, or a root that is no rank.
-    NotImplementedError
-        For compression and residual, which come with the codecs.
+        For an algorithm that the verb does not have, or not with compression, or a root that is
+        no rank.
     """
-    known = ("auto", "native", *schedules.algorithms(verb))
+    known = ["auto", "native", *schedules.algorithms(verb)]
     if algorithm not in known:
         raise ValueError(f"{verb}: algorithm={algorithm!r}: expected one of {', '.join(known)}")
+    if compression is not None and not compresses(verb, algorithm):
+        able = [name for name in known if compresses(verb, name)]
+        raise ValueError(f"{verb}: algorithm={algorithm!r} with compression={compression!r}: "
+                         f"expected one of {', '.join(able)}")
     if not isinstance(root, (int, np.integer)) or not 0 <= root < size:
         raise ValueError(f"{verb}: root={root!r}: expected a rank from 0 to {size - 1}")
-    if compression is not None or residual is not None:
-        raise NotImplementedError(f"{verb}: compression and residual are not in this version")
     return int(root)
 
 
-def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm: str) -> Call:
+def compresses(verb: str, algorithm: str) -> bool:
+    """True if the algorithm's messages can be encoded: ours can, with one exception."""
+    return algorithm != "native" and not schedules.reencodes(verb, algorithm)
+
+
+def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm: str,
+                compression=None, residual=None) -> Call:
     """allreduce, reduce and broadcast: the result has the shape of the tensor."""
     leaves, rebuild = containers.as_leaves(tensor)
     ops = _check_ops(verb, leaves, op)
     receives = verb != "reduce" or rank == root
+    results = _results(leaves, out, receives)
+    write_only = verb == "broadcast" and rank != root
+    how = treatments(verb, op, tensor, leaves, results, compression,
+                     None if write_only else residual)
     if not receives:
-        if out is None:  # the root could not write it: the same error on every rank
-            for leaf in leaves:
-                if not leaf.immutable:
-                    leaf.check_writable()
-        messages, results = containers.read_only(leaves), leaves
+        packed = messages.read_only(leaves, how)
+    elif write_only:
+        packed = messages.write_only(results, how)
     else:
-        results = _outs(leaves, out) if out is not None else containers.results(leaves)
-        write_only = verb == "broadcast" and rank != root
-        messages = containers.write_only(results) if write_only \
-            else containers.out_of_place(leaves, results)
+        packed = messages.exchanged(leaves, results, how)
     if out is not None and receives:
         _, rebuild = containers.flatten(out)
-    parts = [_part(m.dtype, ops[m.dtype], (m.source.size,), m.source, m.target) for m in messages]
+    parts = [_part(m.dtype, ops[m.dtype], (m.source.size,), m.source, m.target, m.codec,
+                   m.residual) for m in packed]
 
     def finish():
-        for message in messages:
+        for message in packed:
             message.commit()
         if not receives:
             return tensor
@@ -106,10 +125,27 @@ def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm
 
     return Call(verb, op, root, algorithm, _shapes(leaves), parts, finish,
                 reads=[leaf.array for leaf in leaves],
-                writes=[leaf.array for leaf in results] if receives else [])
+                writes=[leaf.array for leaf in results if receives] + _renewed(how))
 
 
-def reduce_scatter(tensor, op: str, out, rank: int, size: int, algorithm: str) -> Call:
+def _results(leaves: list[Leaf], out, receives: bool) -> list[Leaf]:
+    """Where results go; where this rank gets none, the leaves."""
+    if receives:
+        return messages.results(leaves) if out is None else _outs(leaves, out)
+    if out is None:  # the root could not write it: the same error on every rank
+        for leaf in leaves:
+            if not leaf.immutable:
+                leaf.check_writable()
+    return leaves
+
+
+def _renewed(how: list[messages.Treatment]) -> list[np.ndarray]:
+    """The residuals that a call writes."""
+    return [one.residual for one in how if one.residual is not None]
+
+
+def reduce_scatter(tensor, op: str, out, rank: int, size: int, algorithm: str, compression=None,
+                   residual=None) -> Call:
     """The result is this rank's rows: np.array_split(reduced, size)[rank]."""
     def lay_out(leaf):
         rows = leaf.shape[0] if leaf.shape else 1
@@ -117,18 +153,18 @@ def reduce_scatter(tensor, op: str, out, rank: int, size: int, algorithm: str) -
         split = [rows // size + (r < rows % size) for r in range(size)]
         return (split[rank], *leaf.shape[1:]), tuple(n * row for n in split)
 
-    return _per_rank("reduce_scatter", tensor, op, out, algorithm, lay_out)
+    return _per_rank("reduce_scatter", tensor, op, out, algorithm, lay_out, compression, residual)
 
 
-def allgather(tensor, out, size: int, algorithm: str) -> Call:
+def allgather(tensor, out, size: int, algorithm: str, compression=None, residual=None) -> Call:
     """The result has shape (size, *shape)."""
     def lay_out(leaf):
         return (size, *leaf.shape), (leaf.size,) * size
 
-    return _per_rank("allgather", tensor, "sum", out, algorithm, lay_out)
+    return _per_rank("allgather", tensor, "sum", out, algorithm, lay_out, compression, residual)
 
 
-def _per_rank(verb, tensor, op, out, algorithm, lay_out) -> Call:
+def _per_rank(verb, tensor, op, out, algorithm, lay_out, compression, residual) -> Call:
     leaves, rebuild = containers.as_leaves(tensor)
     ops = _check_ops(verb, leaves, op) if verb == "reduce_scatter" else {}
     laid_out = [lay_out(leaf) for leaf in leaves]
@@ -138,11 +174,14 @@ def _per_rank(verb, tensor, op, out, algorithm, lay_out) -> Call:
     else:
         results = _outs(leaves, out, shapes)
         _, rebuild = containers.flatten(out)
+    how = treatments(verb, op, tensor, leaves, results, compression, residual)
     parts, commits = [], []
-    for leaf, result, (_, counts) in zip(leaves, results, laid_out, strict=True):
+    for leaf, result, (_, counts), one in zip(leaves, results, laid_out, how, strict=True):
         target, commit = result.target()
-        commits.append(commit)
-        parts.append(_part(leaf.dtype, ops.get(leaf.dtype, "sum"), counts, leaf.read(), target))
+        commits += [commit, one.commit]
+        source = leaf.read() if one.source is None else one.source
+        parts.append(_part(leaf.dtype, ops.get(leaf.dtype, "sum"), counts, source, target,
+                           one.codec, one.residual))
 
     def finish():
         for commit in commits:
@@ -151,7 +190,7 @@ def _per_rank(verb, tensor, op, out, algorithm, lay_out) -> Call:
 
     return Call(verb, op, 0, algorithm, _shapes(leaves), parts, finish,
                 reads=[leaf.array for leaf in leaves],
-                writes=[leaf.array for leaf in results])
+                writes=[leaf.array for leaf in results] + _renewed(how))
 
 
 def _check_ops(verb: str, leaves: list[Leaf], op: str) -> dict[str, str]:
@@ -172,11 +211,11 @@ def _outs(leaves: list[Leaf], out, shapes=None) -> list[Leaf]:
     return outs
 
 
-def _part(dtype: str, op: str, counts: tuple[int, ...], source, target) -> Part:
+def _part(dtype: str, op: str, counts: tuple[int, ...], source, target, codec, residual) -> Part:
     dtype, times = as_reals(dtype, op)
     if times > 1:
         counts = tuple(times * n for n in counts)
-    return Part(dtype, op, counts, source, target)
+    return Part(dtype, op, counts, source, target, codec, residual)
 
 
 def _shapes(leaves: list[Leaf]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -90,6 +90,13 @@ class Communicator:
             `mean` of integers truncates once, toward zero.
         out : same type as tensor, optional
             Where the result goes; `tensor` is then only read.
+        compression : codec, str, policy, optional
+            What messages are encoded with, such as "int8" or "topk:0.01": for float tensors, op
+            sum and mean.  A policy (`policies`) chooses for each tensor.
+        residual : array or container like `tensor`, or ErrorFeedback, optional
+            What encoding drops is added to it, and it is added to what is encoded, so that in
+            the long run nothing is lost.  Of the tensor's shape; float64 for float64, else
+            float32 (or the tensor's own dtype, which rounds it).
         algorithm : str
             See the README's table.
 
@@ -102,7 +109,8 @@ class Communicator:
         Raises
         ------
         TypeError, ValueError
-            Before any message: unsupported dtype, op or layout, an array that cannot be written.
+            Before any message: unsupported dtype, op or layout, an array that cannot be written,
+            a codec that means nothing for the dtype or op, a residual of another shape.
         MPIError
             If MPI fails; the communicator is then broken.
 
@@ -146,8 +154,9 @@ class Communicator:
         Other parameters and errors as `allreduce`.
         """
         def build():
-            calls.check_common("reduce_scatter", self.size, 0, algorithm, compression, residual)
-            return calls.reduce_scatter(tensor, op, out, self.rank, self.size, algorithm)
+            calls.check_common("reduce_scatter", self.size, 0, algorithm, compression)
+            return calls.reduce_scatter(tensor, op, out, self.rank, self.size, algorithm,
+                                        compression, residual)
         return self._run(build)
 
     def allgather(self, tensor, *, out=None, compression=None, residual=None, algorithm="auto"):
@@ -160,8 +169,8 @@ class Communicator:
         Other parameters and errors as `allreduce`; tensors have equal shapes on all ranks.
         """
         def build():
-            calls.check_common("allgather", self.size, 0, algorithm, compression, residual)
-            return calls.allgather(tensor, out, self.size, algorithm)
+            calls.check_common("allgather", self.size, 0, algorithm, compression)
+            return calls.allgather(tensor, out, self.size, algorithm, compression, residual)
         return self._run(build)
 
     def broadcast(self, tensor, root=0, *, compression=None, residual=None, algorithm="auto"):
@@ -191,6 +200,11 @@ class Communicator:
         """
         return self._run(lambda: self._elementwise(
             "reduce", tensor, op, out, root, algorithm, compression, residual))
+
+    @property
+    def sent_nbytes(self) -> int:
+        """Bytes of all messages that this rank has sent so far, but for those of `native`."""
+        return sum(int(lane.counters[1]) for lane in list(self.lanes.by_index.values()))
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
@@ -230,8 +244,9 @@ class Communicator:
         abort.end_job_if_failed()
 
     def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
-        root = calls.check_common(verb, self.size, root, algorithm, compression, residual)
-        return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm)
+        root = calls.check_common(verb, self.size, root, algorithm, compression)
+        return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm, compression,
+                                 residual)
 
     def _allreduce_array(self, tensor: np.ndarray, op: str, out: np.ndarray | None,
                          algorithm: str, build) -> np.ndarray:

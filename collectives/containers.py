@@ -1,37 +1,15 @@
-"""Lists, tuples and dicts of tensors: taken apart, packed into one message per dtype, put back.
+"""Lists, tuples and dicts of tensors: taken apart, and put back.
 
     {"w": f32 (2, 3), "n": i64 (), "b": f32 (3,)}
-        flatten    [b, n, w]                        dicts by sorted key, so that ranks agree
-        pack       float32 |b b b|w w w w w w|      a Message per dtype, in order of appearance
-                   int64   |n|                      alone: zero-copy
-
-A message's buffers are 1-D, contiguous and of the carrier dtype.  After the reduction, `commit`
-brings the target back into the user's memory.
+        flatten    [b, n, w]      dicts by sorted key, so that ranks agree
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-import numpy as np
-
-from collectives.adapters.leaf import Commit, Leaf, nothing
-from collectives.arrays import as_leaf, check_disjoint, overlap
-from collectives.dtypes import carrier
-
-
-@dataclass(slots=True)
-class Message:
-    """One contiguous reduction.
-
-    source : the contributions;  target : where the result goes, the same object if in place.
-    commit : call it once, when target is complete.
-    """
-
-    dtype: str
-    source: np.ndarray
-    target: np.ndarray
-    commit: Commit
+from collectives.adapters.leaf import Leaf
+from collectives.arrays import as_leaf
 
 
 def flatten(tree) -> tuple[list, Callable[[Sequence], object]]:
@@ -127,117 +105,15 @@ def _paths(tree, prefix: str) -> Iterator[str]:
         yield from _paths(tree[key], f"{prefix}[{key!r}]")
 
 
-def results(leaves: Sequence[Leaf]) -> list[Leaf]:
-    """Where an in-place verb puts its results: the leaf itself, or a new one if immutable."""
-    return [leaf.empty() if leaf.immutable else leaf for leaf in leaves]
+def names_of(tree) -> list[str | None]:
+    """The path of each tensor, in the order of `flatten`: keys and positions joined with dots.
 
-
-def in_place(leaves: Sequence[Leaf]) -> list[Message]:
-    """Messages whose target is their source.
-
-    Raises
-    ------
-    ValueError
-        If a leaf cannot be written, or two share memory.
+    >>> names_of({"w": 1, "layers": [{"b": 2}]})
+    ['layers.0.b', 'w']
+    >>> names_of(1)
+    [None]
     """
-    return out_of_place(leaves, leaves)
-
-
-def out_of_place(leaves: Sequence[Leaf], outs: Sequence[Leaf]) -> list[Message]:
-    """Messages from `leaves` to `outs`, of equal dtypes and sizes; pairs may be the same memory.
-
-    Raises
-    ------
-    ValueError
-        If an out cannot be written, or two share memory.
-    """
-    _check_outs(outs)
-    return [_transfer(leaves[group[0]], outs[group[0]]) if len(group) == 1
-            else _packed([leaves[i] for i in group], [outs[i] for i in group])
-            for group in _by_dtype(leaves)]
-
-
-def read_only(leaves: Sequence[Leaf]) -> list[Message]:
-    """Messages that only contribute: target is empty and nothing of the user's is written."""
-    messages = []
-    for group in _by_dtype(leaves):
-        parts = [leaves[i] for i in group]
-        dtype = parts[0].dtype
-        source = parts[0].read() if len(parts) == 1 else _gathered(parts)
-        messages.append(Message(dtype, source, np.empty(0, carrier(dtype)), nothing))
-    return messages
-
-
-def write_only(outs: Sequence[Leaf]) -> list[Message]:
-    """Messages that only receive: source is target, whose content is undefined.
-
-    Raises
-    ------
-    ValueError
-        If an out cannot be written, or two share memory.
-    """
-    _check_outs(outs)
-    messages = []
-    for group in _by_dtype(outs):
-        parts = [outs[i] for i in group]
-        if len(parts) == 1:
-            buffer, commit = parts[0].target()
-        else:
-            buffer = np.empty(sum(part.size for part in parts), carrier(parts[0].dtype))
-            commit = _scatter(parts, buffer)
-        messages.append(Message(parts[0].dtype, buffer, buffer, commit))
-    return messages
-
-
-def _by_dtype(leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Indices of equal dtype, in order of first appearance."""
-    if len(leaves) == 1:
-        return [[0]]
-    groups: dict[str, list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        groups.setdefault(leaf.dtype, []).append(i)
-    return list(groups.values())
-
-
-def _transfer(leaf: Leaf, out: Leaf) -> Message:
-    """A message of one leaf, zero-copy where memory allows."""
-    if leaf is out or overlap(leaf, out) == "same":
-        buffer, commit = out.inout()
-        return Message(leaf.dtype, buffer, buffer, commit)
-    target, commit = out.target()
-    return Message(leaf.dtype, leaf.read(), target, commit)
-
-
-def _packed(leaves: list[Leaf], outs: list[Leaf]) -> Message:
-    """A message of several leaves, reduced in a buffer of ours."""
-    buffer = _gathered(leaves)
-    return Message(leaves[0].dtype, buffer, buffer, _scatter(outs, buffer))
-
-
-def _slices(leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, slice]]:
-    """Each leaf with its place in the packed buffer."""
-    start = 0
-    for leaf in leaves:
-        yield leaf, slice(start, start + leaf.size)
-        start += leaf.size
-
-
-def _gathered(leaves: Sequence[Leaf]) -> np.ndarray:
-    buffer = np.empty(sum(leaf.size for leaf in leaves), carrier(leaves[0].dtype))
-    for leaf, place in _slices(leaves):
-        leaf.load(buffer[place])
-    return buffer
-
-
-def _scatter(leaves: Sequence[Leaf], buffer: np.ndarray) -> Commit:
-    def commit() -> None:
-        for leaf, place in _slices(leaves):
-            leaf.store(buffer[place])
-    return commit
-
-
-def _check_outs(outs: Sequence[Leaf]) -> None:
-    if len(outs) > 1:  # one alone is checked when its buffer is made
-        for out in outs:
-            out.check_writable()
-        check_disjoint(outs)
+    if not isinstance(tree, (list, tuple, dict)):
+        return [None]
+    return [str(key) if name is None else f"{key}.{name}"
+            for key in _keys(tree) for name in names_of(tree[key])]

@@ -9,10 +9,11 @@ import numpy as np
 from collectives import executor, frame, mpi_abi
 from collectives.errors import MPIError
 from collectives.frame import Frame
+from collectives.kernels.fused import fused_kernel
 from collectives.kernels.reduce import reduce_kernel
 from collectives.mailbox import SharedMemory
 from collectives.memory import Arena
-from collectives.plan import NBYTES, PEER, VERB, Buffer, Plan, Verb
+from collectives.plan import NBYTES, PEER, VERB, Buffer, CodecKernel, Kernel, Plan, Verb
 
 HINT = "; did the ranks pass tensors of different sizes? COLLECTIVES_CHECK=1 says which"
 
@@ -20,7 +21,8 @@ HINT = "; did the ranks pass tensors of different sizes? COLLECTIVES_CHECK=1 say
 class Execution:
     """Runs `plan` on one communicator, one call at a time."""
 
-    def __init__(self, plan: Plan, comm, size: int, shared: SharedMemory, spin: int):
+    def __init__(self, plan: Plan, comm, size: int, shared: SharedMemory, spin: int,
+                 counters: np.ndarray):
         depth, length = plan.depth, max(1, len(plan.rows))
         self.plan, self.signature = plan, plan.signature
         self._bases = np.zeros(len(Buffer), np.int64)
@@ -28,8 +30,12 @@ class Execution:
         self._shared = shared  # keeps the memory mapped
         self._io = np.zeros(mpi_abi.IO_NBYTES, np.uint8)
         self._report = np.zeros(4, np.int64)
-        self._handles = np.array([mpi_abi.handle(comm), mpi_abi.handle(mpi_abi.MPI.BYTE), 0, size,
-                                  plan.slot_nbytes], np.int64)
+        codec = self.signature.codec
+        divides = codec is None or self.signature.op == "mean"
+        self._handles = np.array(
+            [mpi_abi.handle(comm), mpi_abi.handle(mpi_abi.MPI.BYTE), 0, size if divides else 1,
+             plan.slot_nbytes, codec is not None, codec is not None and codec.variable, 0],
+            np.int64)
         self._advance, self._begin = executor.compiled(), True
         self._scratch_nbytes = plan.scratch_nbytes
         self._frame = Frame(
@@ -37,15 +43,18 @@ class Execution:
             plan.scratch, state=np.zeros((depth, 6), np.int64),
             flags=np.zeros((depth, length), np.uint8),
             progress=np.zeros((depth, length), np.int64), report=self._report,
-            handles=self._handles, layout=shared.layout,
-            requests=self._requests.ctypes.data, io=self._io.ctypes.data, spin=spin)
+            handles=self._handles, layout=shared.layout, counters=counters,
+            requests=self._requests.ctypes.data, io=self._io.ctypes.data, spin=spin,
+            parameter=codec.parameter if codec else 0.0)
         self._scratch: np.ndarray | None = None
         self._scratch_at = 0
 
-    def start(self, source: int, target: int, tag: int, arena: Arena) -> None:
-        """Begin a call on the buffers at these addresses."""
+    def start(self, source: int, target: int, tag: int, arena: Arena, residual: int = 0,
+              seed: int = 0) -> None:
+        """Begin a call on the buffers at these addresses; `seed` is for stochastic rounding."""
         self._bases[Buffer.IN], self._bases[Buffer.OUT] = source, target
-        self._handles[frame.TAG] = tag
+        self._bases[Buffer.RESIDUAL] = residual
+        self._handles[frame.TAG], self._handles[frame.SEED] = tag, seed
         if self._scratch_nbytes:
             self._scratch, address = arena.take(self._scratch_nbytes)
             if address != self._scratch_at:
@@ -75,7 +84,7 @@ class Execution:
 
     def _place_scratch(self, address: int) -> None:
         self._scratch_at = address
-        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
+        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND, Buffer.WIRE):
             self._bases[buffer] = address
             address += int(self.plan.scratch[buffer]) * self.plan.depth
 
@@ -100,7 +109,12 @@ class Execution:
 
 
 def _kernels(plan: Plan) -> np.ndarray:
-    op = plan.signature.op
-    partial = "sum" if op == "mean" else op
-    return np.array([reduce_kernel(op if k.final else partial, k.a, k.b, k.dst, plan.accumulator)
-                     for k in plan.kernels], np.int64)
+    return np.array([_address(plan, kernel) for kernel in plan.kernels], np.int64)
+
+
+def _address(plan: Plan, k: Kernel | CodecKernel) -> int:
+    s = plan.signature
+    if isinstance(k, CodecKernel):
+        return fused_kernel(s.codec, k.emit, k.adds, k.feedback, k.a, k.dst)
+    partial = "sum" if s.op == "mean" else s.op
+    return reduce_kernel(s.op if k.final else partial, k.a, k.b, k.dst, plan.accumulator)

@@ -39,18 +39,14 @@ from collectives.frame import (
     WAIT_ROW,
 )
 from collectives.kernels import compile as compiler
-from collectives.plan import CHANNEL, COUNT, SENDS, VERB, Channel, Verb
+from collectives.operands import combine, encode, landing_of, nbytes_of, source_of, target_of
+from collectives.plan import CHANNEL, SENDS, VERB, Channel, Verb
 from collectives.transfer import (
-    combine,
-    landing_of,
-    nbytes_of,
     post_receives,
     progress_sends,
     receive_by_mpi,
     receive_shared,
     send,
-    source_of,
-    target_of,
 )
 
 # What `advance` returns.
@@ -59,7 +55,9 @@ FINISHED, PENDING, FAILED = 0, 1, -1
 MAX_SLEEP_US = 500
 YIELDS = 200
 
-_SEND, _RECV, _REDUCE, _COPY = Verb.SEND.value, Verb.RECV.value, Verb.REDUCE.value, Verb.COPY.value
+_SEND, _RECV, _REDUCE, _COPY, _ENCODE, _DECODE = (
+    verb.value for verb in (Verb.SEND, Verb.RECV, Verb.REDUCE, Verb.COPY, Verb.ENCODE,
+                            Verb.DECODE))
 _SHARED = Channel.SHARED.value
 
 
@@ -70,7 +68,7 @@ def _execute(k, n, f):
     if nbytes == 0:
         return DONE
     if verb == _SEND:
-        return send(k, n, nbytes, f)
+        return send(k, n, f)
     if verb in (_RECV, _REDUCE):
         if f.rows[n, CHANNEL] == _SHARED:
             return receive_shared(k, n, nbytes, f)
@@ -81,9 +79,12 @@ def _execute(k, n, f):
         return WAIT
     if verb == _COPY:
         mpi.memcpy(target_of(k, n, f), source_of(k, n, f), nbytes)
-    else:
-        combine(n, target_of(k, n, f), source_of(k, n, f), landing_of(k, n, f),
-                f.extents[f.state[k, VARIANT], n, COUNT], f)
+    elif verb == _REDUCE:
+        combine(k, n, landing_of(k, n, f), f)
+    elif verb == _ENCODE:
+        encode(k, n, 0, f)
+    elif verb == _DECODE:
+        encode(k, n, source_of(k, n, f), f)
     return DONE
 
 

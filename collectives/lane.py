@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from collectives.calls import Call
 from collectives.memory import Arena, Pool
 from collectives.request import SLICE, Request, unfinished
@@ -77,6 +79,7 @@ class Lane:
     thread : whose calls these are; a later thread of the same name continues the lane
     number : of the latest call
     checks : the lane on which COLLECTIVES_CHECK compares this lane's calls
+    counters : int64 (2,), messages and bytes sent so far, see `frame`
     """
 
     def __init__(self, communicator, index: int, name: str, tag: int, threaded: bool):
@@ -86,6 +89,7 @@ class Lane:
         self.current: Work | None = None
         self.pending: deque[Request] = deque()
         self.arena, self.executions, self.repeats = Arena(), Pool(), Pool()
+        self.counters = np.zeros(2, np.int64)
         self.thread = threading.current_thread()
         self._wake = threading.Condition()
         self._background: threading.Thread | None = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from collectives import schedules
 from collectives.dtypes import accumulator
-from collectives.plan import Buffer, Kernel, Signature, Verb
+from collectives.plan import Buffer, CodecKernel, Kernel, Signature, Verb
 from collectives.step import Op, Step
 
 Place = tuple[Buffer, str]  # and the stored type
@@ -34,7 +34,8 @@ class Row:
     peer: int = -1
     a: Place | None = None
     dst: Place | None = None
-    wire: str = ""  # stored type of the message
+    encodes: bool = False  # whether the row writes the chunks' wires too
+    wire: str = ""  # stored type of the message; of a wire, "" (bytes)
     kernel: int = -1
     swap: int = 0
     after: int = -1
@@ -44,6 +45,12 @@ class Row:
     @property
     def chunks(self) -> range:
         return range(self.first, self.first + self.count)
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers in which it writes its chunks."""
+        dst = [] if self.dst is None else [self.dst[0]]
+        return [*dst, Buffer.WIRE] if self.encodes else dst
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Lowering:
     signature: Signature
     split: bool
     rows: list[Row] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[Kernel | CodecKernel] = field(default_factory=list)
 
     def __post_init__(self):
         s = self.signature
@@ -82,15 +89,19 @@ class Lowering:
     def run(self) -> list[Row]:
         s = self.signature
         steps = schedules.generate(s.verb, s.algorithm, s.rank, s.size, s.root)
-        messages = _messages(s, steps)
+        messages = messages_of(s, steps)
         final = _final_steps(steps, messages, self.result)
         for n, (step, message) in enumerate(zip(steps, messages, strict=True)):
             for piece in self._pieces(step):
                 LOWER[step.op](self, piece, message, final[n])
+        self._bring_out()
+        return self.rows
+
+    def _bring_out(self) -> None:
+        """Copy to OUT what belongs there and is elsewhere."""
         for chunk in sorted(self.result):
             if self.place[chunk][0] is not Buffer.OUT:
-                self._copy(chunk, (Buffer.OUT, s.dtype))
-        return self.rows
+                self._copy(chunk, (Buffer.OUT, self.signature.dtype))
 
     def _pieces(self, step: Step) -> Iterator[Step]:
         if not self.split:
@@ -117,10 +128,13 @@ class Lowering:
         # get the same bits (signed zeros, NaN payloads).
         swap = step.peer < s.rank
         kernel = Kernel(*((wire, a[1]) if swap else (a[1], wire)), dst[1], final)
+        self._add(Row(Verb.REDUCE, step.chunk, step.count, step.peer, a, dst, wire=wire,
+                      kernel=self._number(kernel), swap=int(swap)))
+
+    def _number(self, kernel: Kernel | CodecKernel) -> int:
         if kernel not in self.kernels:
             self.kernels.append(kernel)
-        self._add(Row(Verb.REDUCE, step.chunk, step.count, step.peer, a, dst, wire,
-                      self.kernels.index(kernel), int(swap)))
+        return self.kernels.index(kernel)
 
     def _copy(self, chunk: int, dst: Place) -> None:
         self._add(Row(Verb.COPY, chunk, 1, a=self.place[chunk], dst=dst))
@@ -155,16 +169,16 @@ class Lowering:
     def _add(self, row: Row) -> None:
         """Append a row, with what it must wait for."""
         n = len(self.rows)
-        if row.dst is not None:
-            keys = [(row.dst[0], c) for c in row.chunks]
+        keys = [(buffer, c) for buffer in row.writes for c in row.chunks]
+        if keys:
             row.sends = max(self.last_send.get(k, 0) for k in keys)
             if row.verb is Verb.RECV:
                 row.after = max(self.last_use.get(k, -1) for k in keys)
+        if row.dst is not None:
             for chunk in row.chunks:
                 self.place[chunk] = row.dst
-        for place in (row.a, row.dst):
-            if place is not None:
-                self.last_use.update(((place[0], c), n) for c in row.chunks)
+        read = [] if row.a is None else [(row.a[0], c) for c in row.chunks]
+        self.last_use.update(dict.fromkeys(read + keys, n))
         if row.verb is Verb.SEND:
             self.sends += 1
             self.last_send.update(((row.a[0], c), self.sends) for c in row.chunks)
@@ -191,7 +205,7 @@ def held(s: Signature, chunk: int) -> bool:
     return s.verb != "broadcast" or s.rank == s.root
 
 
-def _messages(s: Signature, steps: list[Step]) -> list[Message]:
+def messages_of(s: Signature, steps: list[Step]) -> list[Message]:
     """What each step's message is, from the schedule of the rank at its other end."""
     programs = {s.rank: _described(steps)}
     for peer in {step.peer for step in steps}:

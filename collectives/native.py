@@ -20,6 +20,7 @@ import numpy as np
 from collectives.calls import Call, Part
 from collectives.dtypes import accumulator, carrier
 from collectives.errors import MPIError
+from collectives.rounding import narrow, widen
 from collectives.stall import poll
 
 LIMIT = 1 << 30  # elements per MPI call: counts are C ints
@@ -204,11 +205,7 @@ def _decode(part: Part, result: np.ndarray, divisor: int) -> None:
     if divisor > 1:
         result = result / result.dtype.type(divisor) if result.dtype.kind in "fc" \
             else _truncated(result, divisor)
-    if part.dtype == "bfloat16":
-        target[:] = _round_bfloat16(result)
-    else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            target[:] = result.astype(target.dtype)
+    target[:] = narrow(result, part.dtype)
 
 
 def _truncated(total: np.ndarray, divisor: int) -> np.ndarray:
@@ -219,15 +216,7 @@ def _truncated(total: np.ndarray, divisor: int) -> np.ndarray:
 
 
 def _widened(x: np.ndarray, part: Part) -> np.ndarray:
-    if part.dtype == "bfloat16":
-        return (x.astype(np.uint32) << 16).view(np.float32)
-    return x.astype(_wide(part))
-
-
-def _round_bfloat16(x: np.ndarray) -> np.ndarray:
-    bits = x.view(np.uint32)
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    return (np.where(np.isnan(x), bits | 0x00400000, rounded) >> 16).astype(np.uint16)
+    return widen(x, part.dtype) if part.dtype == "bfloat16" else x.astype(_wide(part))
 
 
 def _ordered(x: np.ndarray, part: Part) -> np.ndarray:

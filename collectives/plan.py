@@ -9,6 +9,9 @@ segment j+1 still arrives, and scratch does not grow with the tensor.
     reduce_scatter, allgather        chunk r belongs to rank r; a block holds the same range of
                                      elements of every chunk
 
+With a codec all messages are wires, chunks end where the codec's wires may be cut, and rows name
+the fused kernels that make them (`coding.py`).
+
 The rows (`lowering.py`) are the same for every block; byte counts and offsets come from the
 block's *variant* (`blocks.py`): most blocks are alike, the last ones are shorter.
 """
@@ -19,14 +22,18 @@ from functools import lru_cache
 
 import numpy as np
 
+from collectives.kernels.codec import Codec, Emit
+
 
 class Verb(IntEnum):
     """What a row of a plan does.  Every executor handles every member."""
 
     SEND = 0  # post `a` to peer
     RECV = 1  # receive into `dst`
-    REDUCE = 2  # receive into a landing slot; dst = a op slot
+    REDUCE = 2  # receive into a landing slot; dst = a op slot, or a codec's kernel on both
     COPY = 3  # dst = a
+    ENCODE = 4  # run a codec's kernel on `a`
+    DECODE = 5  # dst = decode(a)
 
 
 class Buffer(IntEnum):
@@ -37,6 +44,8 @@ class Buffer(IntEnum):
     PART = 2  # partial values, in the accumulator's type
     FINAL = 3  # final values that are only passed on, in the tensor's type
     LAND = 4  # where messages to be reduced land
+    WIRE = 5  # encoded chunks: made here to be sent, or received to be passed on and decoded
+    RESIDUAL = 6  # the caller's: what encodings dropped
 
 
 class Channel(IntEnum):
@@ -50,7 +59,7 @@ class Channel(IntEnum):
 VERB, PEER, CHANNEL, BOX, A, DST, KERNEL, SWAP, SLOT, AFTER, SENDS, WIRE_SIZE, A_SIZE, DST_SIZE = \
     range(14)
 # Columns of Plan.extents.
-NBYTES, COUNT, A_OFFSET, DST_OFFSET = range(4)
+NBYTES, COUNT, A_OFFSET, DST_OFFSET, WIRE_OFFSET, RESIDUAL_OFFSET = range(6)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class Signature:
     segment : bytes per message, about
     shared : the ranks that share memory with this one, itself included; empty for none
     shared_limit : bytes of the longest message that may go through it
+    codec : `layout` of the codec that all messages are encoded with, or None
+    feedback : whether there is a residual
     """
 
     verb: str
@@ -75,6 +86,8 @@ class Signature:
     segment: int
     shared: tuple[int, ...] = ()
     shared_limit: int = 0
+    codec: Codec | None = None
+    feedback: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,20 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class CodecKernel:
+    """A kernel of the signature's codec, see `kernels.codec`; a and dst are stored types.
+
+    adds : whether it decodes the message that landed, and adds it
+    """
+
+    emit: Emit
+    adds: bool
+    feedback: bool
+    a: str
+    dst: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """One rank's program.
 
@@ -95,10 +122,10 @@ class Plan:
         block's sends, in row order, must be complete first.  `after` of a row that receives by
         MPI: the row that must be done before the receive may be posted.  `box`: the pair of ranks
         whose mailbox carries it.  Sizes are bytes per element.
-    extents : int64 (V, R, 4), columns NBYTES .. DST_OFFSET, bytes; COUNT in elements
+    extents : int64 (V, R, 6), columns NBYTES .. RESIDUAL_OFFSET, bytes; COUNT in elements
     first_block : int64 (V + 1,), variant v serves blocks first_block[v] to first_block[v + 1]
-    stride : int64 (5,), bytes by which each buffer's base moves from block to block
-    scratch : int64 (5,), bytes of each buffer per block in flight; 0 for IN and OUT
+    stride : int64 (7,), bytes by which each buffer's base moves from block to block
+    scratch : int64 (7,), bytes of each buffer per block in flight; 0 for the caller's buffers
     kernels : what the KERNEL column means
     depth : blocks in flight
     """
@@ -110,7 +137,7 @@ class Plan:
     stride: np.ndarray
     scratch: np.ndarray
     slot_nbytes: int
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel | CodecKernel, ...]
     accumulator: str
     depth: int
 
@@ -121,7 +148,7 @@ class Plan:
 
     @property
     def sent_nbytes(self) -> int:
-        """Bytes that one call sends."""
+        """Bytes that one call sends; at most, with a codec of variable length."""
         sends = self.rows[:, VERB] == Verb.SEND
         per_block = self.extents[:, sends, NBYTES].sum(axis=1)
         return int((per_block * np.diff(self.first_block)).sum())

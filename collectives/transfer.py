@@ -8,112 +8,79 @@ message would so wait for each other for ever: each takes the other's message on
 been taken.  There a receiver reads ahead into a stage, and writes as far as no send has yet to
 read (`_clear`).
 
+A wire is encoded or decoded whole, so where messages are wires all of it waits for those sends.
+That cannot make two ranks wait for each other: a place that a wire is sent from is written again
+only with what that wire led to, by way of its receiver.
+
 `progress` of a send through a mailbox is 0 until it is there, then its number there plus one.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from collectives import mailbox
 from collectives import mpi_abi as mpi
 from collectives.blocks import MAX_DEPTH
 from collectives.frame import (
-    BLOCK,
     BYTE,
+    CODED,
     COMM,
     COMPLETE,
-    DIVISOR,
     DONE,
     FAIL,
     FAIL_CODE,
     FAIL_GOT,
     FAIL_ROW,
     FREE,
+    MESSAGES,
     MOVED,
     PC,
     POSTED,
     READ_FAILED,
     SENDS_DONE,
     SENT,
+    SENT_NBYTES,
     SLOT_NBYTES,
     TAG,
     UNDER_WAY,
-    VARIANT,
+    VARIABLE,
     WAIT,
     WRONG_LENGTH,
 )
 from collectives.kernels.scalars import load
+from collectives.operands import combine, combine_part, landing_of, nbytes_of, source_of, target_of
 from collectives.plan import (
-    A_OFFSET,
     A_SIZE,
     AFTER,
     BOX,
     CHANNEL,
-    DST,
-    DST_OFFSET,
     DST_SIZE,
-    KERNEL,
-    NBYTES,
     PEER,
     SENDS,
-    SLOT,
-    SWAP,
     VERB,
     WIRE_SIZE,
-    A,
-    Buffer,
     Channel,
     Verb,
 )
 
 _SEND, _RECV, _REDUCE = Verb.SEND.value, Verb.RECV.value, Verb.REDUCE.value
-_LAND, _SHARED = Buffer.LAND.value, Channel.SHARED.value
-
-
-@intrinsic
-def _call_kernel(typingctx, address, dst, a, b, n, divisor):
-    """Call the C function void(intp, intp, intp, int64, int64) at an integer address."""
-    signature = types.void(*[types.int64] * 6)
-
-    def codegen(context, builder, signature, args):
-        word = ir.IntType(64)
-        function = ir.FunctionType(ir.VoidType(), [word] * 5).as_pointer()
-        builder.call(builder.inttoptr(args[0], function), args[1:])
-        return context.get_dummy_value()
-
-    return signature, codegen
+_SHARED = Channel.SHARED.value
 
 
 @njit(inline="always")
-def nbytes_of(k, n, f):
-    """Bytes of the row in this place's block."""
-    return f.extents[f.state[k, VARIANT], n, NBYTES]
+def _sent_nbytes(k, n, f):
+    """Bytes of the message that row n sends."""
+    if f.handles[VARIABLE]:
+        return load(source_of(k, n, f), 0, np.int64)
+    return nbytes_of(k, n, f)
 
 
 @njit(inline="always")
-def _address(k, buffer, offset, f):
-    return (f.bases[buffer] + f.stride[buffer] * f.state[k, BLOCK] + f.scratch[buffer] * k
-            + offset)
-
-
-@njit(inline="always")
-def source_of(k, n, f):
-    """Address of the row's operand."""
-    return _address(k, f.rows[n, A], f.extents[f.state[k, VARIANT], n, A_OFFSET], f)
-
-
-@njit(inline="always")
-def target_of(k, n, f):
-    """Address of what the row writes."""
-    return _address(k, f.rows[n, DST], f.extents[f.state[k, VARIANT], n, DST_OFFSET], f)
-
-
-@njit(inline="always")
-def landing_of(k, n, f):
-    """Address of the row's landing slot."""
-    return _address(k, _LAND, f.rows[n, SLOT] * f.handles[SLOT_NBYTES], f)
+def _fits(got, nbytes, where, f):
+    """Whether a message of `got` bytes, at address `where`, is what a row of `nbytes` expects."""
+    if f.handles[VARIABLE]:
+        return 8 <= got <= nbytes and got == load(where, 0, np.int64)
+    return got == nbytes
 
 
 @njit(inline="always")
@@ -130,13 +97,6 @@ def _head(k, n, f):
 def _fail(n, code, got, f):
     f.report[FAIL_ROW], f.report[FAIL_CODE], f.report[FAIL_GOT] = n, code, got
     return FAIL
-
-
-@njit(inline="always")
-def combine(n, dst, own, incoming, count, f):
-    """dst = own op incoming, the lower rank's value first."""
-    first, second = (incoming, own) if f.rows[n, SWAP] else (own, incoming)
-    _call_kernel(f.kernels[f.rows[n, KERNEL]], dst, first, second, count, f.handles[DIVISOR])
 
 
 @njit
@@ -184,15 +144,18 @@ def receive_by_mpi(k, n, nbytes, f):
     code = mpi.get_count(f.io + 8, f.handles[BYTE], f.io)
     if code != mpi.SUCCESS:
         return _fail(n, code, 0, f)
-    if load(f.io, 0, np.int32) != nbytes:
-        return _fail(n, WRONG_LENGTH, load(f.io, 0, np.int32), f)
-    return DONE
+    got = np.int64(load(f.io, 0, np.int32))
+    where = target_of(k, n, f) if f.rows[n, VERB] == _RECV else landing_of(k, n, f)
+    return DONE if _fits(got, nbytes, where, f) else _fail(n, WRONG_LENGTH, got, f)
 
 
 @njit
-def send(k, n, nbytes, f):
+def send(k, n, f):
     """Start row n's message."""
     f.flags[k, n] = UNDER_WAY
+    nbytes = _sent_nbytes(k, n, f)
+    f.counters[MESSAGES] += 1
+    f.counters[SENT_NBYTES] += nbytes
     if f.rows[n, CHANNEL] == _SHARED:
         _move_send(k, n, f)
         return DONE
@@ -204,7 +167,7 @@ def send(k, n, nbytes, f):
 @njit
 def _move_send(k, n, f):
     """Put a message into its mailbox, or see whether it has been read there."""
-    head, nbytes = _head(k, n, f), nbytes_of(k, n, f)
+    head, nbytes = _head(k, n, f), _sent_nbytes(k, n, f)
     if f.progress[k, n] > 0:
         if mailbox.unread(head, f.progress[k, n] - 1, nbytes) > 0:
             return WAIT
@@ -262,6 +225,8 @@ def _clear(k, n, nbytes, f):
     """How many bytes of row n's message may be written: what no send has yet to read."""
     if f.rows[n, SENDS] <= f.state[k, SENDS_DONE]:
         return nbytes
+    if f.handles[CODED]:
+        return 0
     dst, count = target_of(k, n, f), nbytes // f.rows[n, WIRE_SIZE]
     for m in range(f.state[k, SENT], n):
         if f.rows[m, VERB] == _SEND and f.flags[k, m] == UNDER_WAY:
@@ -280,8 +245,10 @@ def receive_shared(k, n, nbytes, f):
     head = _head(k, n, f)
     if not mailbox.has_message(head):
         return WAIT
-    if mailbox.length(head) != nbytes:
-        return _fail(n, WRONG_LENGTH, mailbox.length(head), f)
+    got = mailbox.length(head)
+    if got != nbytes and not (f.handles[VARIABLE] and 8 <= got <= nbytes):
+        return _fail(n, WRONG_LENGTH, got, f)
+    nbytes = got
     clear = _clear(k, n, nbytes, f)
     if nbytes > f.layout[mailbox.EAGER]:
         return _take_long(k, n, nbytes, clear, head, f)
@@ -297,7 +264,7 @@ def _take_short(k, n, nbytes, clear, head, f):
     if f.rows[n, VERB] == _RECV:
         mpi.memcpy(target_of(k, n, f), cell, nbytes)
     else:
-        combine(n, target_of(k, n, f), source_of(k, n, f), cell, nbytes // f.rows[n, WIRE_SIZE], f)
+        combine(k, n, cell, f)
     mailbox.release(head)
     return DONE
 
@@ -323,11 +290,13 @@ def _take_long(k, n, nbytes, clear, head, f):
             mailbox.take(head, done + part)
         if done + part > clear:
             break
-        if not straight:
+        if f.handles[CODED] and not straight:
+            combine(k, n, stage, f)
+        elif not straight:
             first = done // f.rows[n, WIRE_SIZE]
-            combine(n, dst + first * f.rows[n, DST_SIZE],
-                    source_of(k, n, f) + first * f.rows[n, A_SIZE], stage,
-                    part // f.rows[n, WIRE_SIZE], f)
+            combine_part(n, dst + first * f.rows[n, DST_SIZE],
+                         source_of(k, n, f) + first * f.rows[n, A_SIZE], stage,
+                         part // f.rows[n, WIRE_SIZE], f)
         done += part
     f.progress[k, n] = done
     if done == nbytes:

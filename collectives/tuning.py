@@ -19,7 +19,11 @@ MPI_Allreduce 4 to 8 us, calling it in a way that Ctrl-C and stall reports survi
 it gained, so the table does not contain it.
 """
 
-DEFAULT_SEGMENT = 1 << 20  # bytes per message
+DEFAULT_SEGMENT = 1 << 20  # bytes per message, uncompressed
+
+# With a codec: each value is encoded once on its way to the chunk's owner and once by the owner,
+# so that errors do not grow with the number of ranks; along a ring or tree they add up hop by hop.
+CODED = "direct"
 
 _SHORT = 8 << 10
 _LONG = 512 << 10

@@ -3,9 +3,9 @@
 A codec is a frozen dataclass and has no state.  What an encoding drops goes to the caller's
 `residual`, so that nothing is lost: decode(wire) + new residual = x + old residual.
 
-Elements are of a float type (float16, bfloat16, float32, float64).  Arithmetic is in an accumulator:
-float64 for float64, else float32; residuals are of the accumulator's type.  A wire carries float32
-precision or less; what a float64 loses by that is residual too.
+Elements are of a float type (float16, bfloat16, float32, float64).  Arithmetic is in an
+accumulator: float64 for float64, else float32; residuals are of the accumulator's type.  A wire
+carries float32 precision or less; what a float64 loses by that is residual too.
 
 Values that are not finite stay visible: they, or all of their block, decode to values that are not
 finite, and the residual there is left as it was.  Finite values that are too large for a format are

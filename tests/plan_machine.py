@@ -20,6 +20,7 @@ import numpy as np
 from collectives import plan as p
 from collectives.plan import Buffer, Channel, Verb
 from tests.plan_memory import Memory, Message, PlanError, Wire, reduced
+from tests.toy_codecs import run_kernel
 
 SLOTS, SHORT, PIECE = 2, 32, 32  # messages, bytes, bytes
 
@@ -104,7 +105,10 @@ class Place:
 
     def send(self, n: int) -> bool:
         row, lo = self.plan.rows[n], self.address(self.plan.rows[n, p.A], p.A_OFFSET, n)
-        message = Message(self.memory, lo, lo + self.nbytes(n))
+        nbytes = self.nbytes(n)
+        if nbytes and self.memory.variable:
+            nbytes = int(self.memory.read(lo, lo + 8).view(np.int64)[0])
+        message = Message(self.memory, lo, lo + nbytes)
         shared = row[p.CHANNEL] == Channel.SHARED
         wire = self.wire(self.rank, row[p.PEER])
         data = self.memory.read(message.lo, message.hi)
@@ -133,7 +137,22 @@ class Place:
             return True
         if not self.recv(n) or row[p.SENDS] > self.sends_done():
             return False
-        self.combine(n, 0, self.memory.read(self.slot(n), self.slot(n) + nbytes))
+        got = self.receives[n].hi - self.receives[n].lo
+        self.combine(n, 0, self.memory.read(self.slot(n), self.slot(n) + got))
+        return True
+
+    def encode(self, n: int) -> bool:
+        return self._code(n, None)
+
+    def decode(self, n: int) -> bool:
+        lo = self.address(self.plan.rows[n, p.A], p.A_OFFSET, n)
+        return self._code(n, self.memory.read(lo, lo + self.nbytes(n)).copy())
+
+    def _code(self, n: int, incoming: np.ndarray | None) -> bool:
+        if self.nbytes(n):
+            if self.plan.rows[n, p.SENDS] > self.sends_done():
+                return False
+            run_kernel(self, n, incoming)
         return True
 
     def copy(self, n: int) -> bool:
@@ -152,13 +171,14 @@ class Place:
         else two ranks that exchange a message would wait for each other.
         """
         row, wire = self.plan.rows[n], self.wire(self.plan.rows[n, p.PEER], self.rank)
-        while self.pulled < self.nbytes(n):
+        length = self.nbytes(n)
+        while self.pulled < length:
             if not wire.queue:
                 return False
-            message, left = wire.queue[0], self.nbytes(n) - self.pulled
-            if message.hi - message.lo != self.nbytes(n):
-                raise PlanError(f"a message of {message.hi - message.lo} bytes is received as "
-                                f"{self.nbytes(n)}")
+            message = wire.queue[0]
+            length = message.hi - message.lo
+            self.memory.check_length(length, self.nbytes(n))
+            left = length - self.pulled
             short, reduced = message.eager is not None, row[p.VERB] == Verb.REDUCE
             most = left if short else min(self.plan.slot_nbytes if reduced else PIECE, left)
             if self.staged is None and reduced and not short:
@@ -179,13 +199,18 @@ class Place:
         row = self.plan.rows[n]
         if row[p.SENDS] <= self.sends_done():
             return False
+        if self.plan.signature.codec is not None:
+            return True
         dst = self.address(row[p.DST], p.DST_OFFSET, n)
         return any(m.meets(dst, dst + count * row[p.DST_SIZE]) for m, _, _ in self.sends
                    if not m.complete)
 
     def combine(self, n: int, first: int, incoming: np.ndarray) -> None:
         """dst = own op incoming, from element `first` on; or incoming alone."""
-        row = self.plan.rows[n]
+        row, coded = self.plan.rows[n], self.plan.signature.codec is not None
+        if coded and row[p.VERB] == Verb.REDUCE:
+            run_kernel(self, n, incoming)
+            return
         dst = self.address(row[p.DST], p.DST_OFFSET, n)
         if row[p.VERB] == Verb.RECV:
             self.memory.write(dst + first * row[p.WIRE_SIZE], incoming)
@@ -215,15 +240,17 @@ class Place:
 
 # What a place does for each verb, returning False if it has to wait.
 ROWS = {Verb.SEND: Place.send, Verb.RECV: Place.recv, Verb.REDUCE: Place.reduce,
-        Verb.COPY: Place.copy}
+        Verb.COPY: Place.copy, Verb.ENCODE: Place.encode, Verb.DECODE: Place.decode}
 
 
 class Machine:
     """All ranks."""
 
-    def __init__(self, plans, inputs, out_nbytes, seed=0):
+    def __init__(self, plans, inputs, out_nbytes, seed=0, residuals=None):
         self.plans, self.random = plans, np.random.default_rng(seed)
-        self.memories = [Memory(*rank) for rank in zip(plans, inputs, out_nbytes, strict=True)]
+        residuals = residuals or [None] * len(plans)
+        self.memories = [Memory(*rank)
+                         for rank in zip(plans, inputs, out_nbytes, residuals, strict=True)]
         self.wires: dict[tuple[int, int, int], Wire] = defaultdict(Wire)
         self.places = [Place(self, rank, k) for rank, plan in enumerate(plans)
                        for k in range(plan.depth)]

@@ -56,9 +56,8 @@ class Wire:
             return False
         send, receive = self.sends[self.matched], self.receives[self.matched]
         data = send.memory.bytes[send.lo:send.hi] if send.eager is None else send.eager
-        if len(data) != receive.hi - receive.lo:
-            raise PlanError(f"a message of {len(data)} bytes is received as "
-                            f"{receive.hi - receive.lo}")
+        receive.memory.check_length(len(data), receive.hi - receive.lo)
+        receive.hi = receive.lo + len(data)
         receive.memory.bytes[receive.lo:receive.hi] = data
         send.done = receive.done = len(data)
         self.matched += 1
@@ -68,9 +67,12 @@ class Wire:
 class Memory:
     """All buffers of one rank."""
 
-    def __init__(self, plan: p.Plan, given: np.ndarray, out_nbytes: int):
-        sizes = {Buffer.IN: given.nbytes, Buffer.OUT: out_nbytes}
-        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND):
+    def __init__(self, plan: p.Plan, given: np.ndarray, out_nbytes: int,
+                 residual: np.ndarray | None = None):
+        sizes = {Buffer.IN: given.nbytes, Buffer.OUT: out_nbytes,
+                 Buffer.RESIDUAL: 0 if residual is None else residual.nbytes}
+        self.variable = plan.signature.codec is not None and plan.signature.codec.variable
+        for buffer in (Buffer.PART, Buffer.FINAL, Buffer.LAND, Buffer.WIRE):
             sizes[buffer] = int(plan.scratch[buffer]) * plan.depth
         self.base, self.sizes, end = {}, sizes, REDZONE
         for buffer, nbytes in sizes.items():
@@ -82,11 +84,18 @@ class Memory:
         for buffer in Buffer:
             self.view(buffer)[:] = UNWRITTEN
         self.view(Buffer.IN)[:] = given.view(np.uint8)
+        if residual is not None:
+            self.view(Buffer.RESIDUAL)[:] = residual.view(np.uint8)
         self.sends: list[Message] = []
         self.receives: list[Message] = []
 
     def view(self, buffer: Buffer) -> np.ndarray:
         return self.bytes[self.base[buffer]:][:self.sizes[buffer]]
+
+    def check_length(self, got: int, expected: int) -> None:
+        """Is a message of `got` bytes what a row expects?"""
+        if got > expected or (got != expected and not self.variable):
+            raise PlanError(f"a message of {got} bytes is received as {expected}")
 
     def read(self, lo: int, hi: int) -> np.ndarray:
         if any(m.meets(lo, hi) for m in self._pending(self.receives)):

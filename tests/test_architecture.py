@@ -12,12 +12,14 @@ CHECKOUT = Path(__file__).parent.parent
 GROUPS = {
     "topology": ["topology.*"],
     "kernels": ["kernels.*"],
-    "values": ["dtypes", "errors", "settings", "memory", "placement"],
+    "values": ["dtypes", "rounding", "errors", "settings", "memory", "placement"],
     "schedules": ["step", "schedules", "schedules.*", "symbolic", "verify", "schedule", "tuning"],
-    "plans": ["plan", "lowering", "blocks", "frame"],
+    "plans": ["plan", "lowering", "coding", "blocks", "frame"],
     "MPI from compiled code": ["mpi_abi"],
-    "executor": ["executor", "transfer", "mailbox", "execution"],
-    "tensors": ["adapters", "adapters.*", "arrays", "containers"],
+    "executor": ["executor", "transfer", "operands", "mailbox", "execution"],
+    "tensors": ["adapters", "adapters.*", "arrays", "containers", "messages"],
+    "compression": ["compression", "policies", "error_feedback", "feedback_entry",
+                    "feedback_state"],
     "process": ["abort", "launcher", "lifecycle", "info"],
     "calls": ["calls", "check", "stall", "request", "lane", "native"],
     "API": ["communicator", "engines", "lanes", "world", "__init__"],
@@ -28,19 +30,21 @@ MAY_IMPORT = {
     "kernels": ["values"],
     "values": [],
     "schedules": ["topology"],
-    "plans": ["schedules", "values"],
+    "plans": ["schedules", "values", "kernels"],
     "MPI from compiled code": ["kernels"],
     "executor": ["plans", "kernels", "values", "MPI from compiled code"],
-    "tensors": ["values"],
+    "tensors": ["values", "kernels"],
+    "compression": ["tensors", "values", "kernels"],
     "process": ["values", "kernels"],
-    "calls": ["schedules", "tensors", "kernels", "values", "process"],
-    "API": ["calls", "plans", "schedules", "tensors", "values", "process", "executor"],
+    "calls": ["schedules", "tensors", "compression", "kernels", "values", "process"],
+    "API": ["calls", "plans", "schedules", "tensors", "compression", "values", "process",
+            "executor"],
 }
 # package of others: modules that may import it
 MAY_IMPORT_OTHERS = {
     "mpi4py": ["mpi_abi", "lifecycle", "topology.discover"],
-    "numba": ["kernels.*", "mpi_abi", "frame", "executor", "transfer", "mailbox"],
-    "llvmlite": ["kernels.*", "mpi_abi", "transfer"],
+    "numba": ["kernels.*", "mpi_abi", "frame", "executor", "transfer", "operands", "mailbox"],
+    "llvmlite": ["kernels.*", "mpi_abi", "operands"],
     "torch": ["adapters.torch_tensor"],
     "jax": ["adapters.jax_array"],
     "cupy": [],
@@ -51,7 +55,7 @@ WRITE_TO_THE_TERMINAL = ["schedule", "info", "abort", "lifecycle"]
 
 def modules():
     """Name inside the package: syntax tree."""
-    paths = [*PACKAGE.glob("*.py"), *PACKAGE.glob("*/*.py")]
+    paths = [*PACKAGE.glob("*.py"), *PACKAGE.glob("*/*.py"), *PACKAGE.glob("*/*/*.py")]
     names = (".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in paths)
     return {name if name == "__init__" else name.removesuffix(".__init__"):
             ast.parse(path.read_text()) for name, path in zip(names, paths, strict=True)}

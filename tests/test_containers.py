@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from collectives.arrays import as_leaf
-from collectives.containers import (
-    as_leaves,
-    flatten,
-    in_place,
-    out_of_place,
-    read_only,
-    results,
-    write_only,
-)
+from collectives.containers import as_leaves, flatten
+from collectives.messages import exchanged, read_only, results, write_only
 
 Layer = namedtuple("Layer", "weight bias")
+
+
+def in_place(leaves):
+    return exchanged(leaves, leaves)
 
 
 def doubled(tree):
@@ -131,7 +128,7 @@ def test_out_of_place_leaves_the_inputs_alone():
     given, outs = tensors(), [np.full_like(x, 99) for x in tensors()]
     for x in given:
         x.flags.writeable = False
-    for m in out_of_place([as_leaf(x) for x in given], [as_leaf(y) for y in outs]):
+    for m in exchanged([as_leaf(x) for x in given], [as_leaf(y) for y in outs]):
         m.target[:] = 3 * m.source
         m.commit()
     for x, y, before in zip(given, outs, tensors(), strict=True):
@@ -142,13 +139,13 @@ def test_out_of_place_leaves_the_inputs_alone():
 def test_out_that_is_the_input_is_in_place():
     x = np.arange(6.0)
     for out in (x, x.view()):
-        (message,) = out_of_place([as_leaf(x)], [as_leaf(out)])
+        (message,) = exchanged([as_leaf(x)], [as_leaf(out)])
         assert message.source is message.target
 
 
 def test_out_may_be_larger_than_a_single_input():
     x, y = np.arange(3.0), np.zeros((2, 3))
-    (message,) = out_of_place([as_leaf(x)], [as_leaf(y)])
+    (message,) = exchanged([as_leaf(x)], [as_leaf(y)])
     assert message.source.size == 3 and message.target.size == 6
 
 
@@ -178,7 +175,7 @@ def test_numbers_among_arrays_get_new_values():
     tree = {"loss": 0.5, "grad": x, "step": 3}
     leaves, rebuild = as_leaves(tree)
     outs = results(leaves)
-    for message in out_of_place(leaves, outs):
+    for message in exchanged(leaves, outs):
         message.target[:] = 2 * message.source
         message.commit()
     got = rebuild([out.value() for out in outs])

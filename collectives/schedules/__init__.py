@@ -48,6 +48,15 @@ def algorithms(verb: str) -> tuple[str, ...]:
     return tuple(name for name, module in _MODULES.items() if hasattr(module, verb))
 
 
+def reencodes(verb: str, algorithm: str) -> bool:
+    """True if ranks pass whole partial sums to and fro, so that a codec has no place in it.
+
+    In a recursive doubling every rank would encode every partial sum again, and each of them
+    differently from the rank that it exchanges with.
+    """
+    return (verb, algorithm) == ("allreduce", "recursive_doubling")
+
+
 def generate(verb: str, algorithm: str, rank: int, size: int, root: int = 0) -> list[Step]:
     """The steps of one rank.  `root` matters to broadcast and reduce only.
 
