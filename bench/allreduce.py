@@ -3,8 +3,14 @@
     mpirun -n 4 python bench/allreduce.py -b 8 -e 64M -f 4 --algorithms ring,tree
 
 Time is the median over iterations, each the time of its slowest rank (timing.py); bandwidths are
-defined in bandwidth.py, inputs and checks in buffers.py.  The exit status is 1 if any element of
-any result was wrong.
+defined in bandwidth.py, inputs and checks in buffers.py, those of lossy calls in compressed.py.
+The exit status is 1 if any element of any result was wrong.
+
+    mpirun -n 4 python bench/allreduce.py -b 64K --algorithms ring --compression none int8 topk:0.01
+
+size, algbw and busbw are those of the tensor, whatever is sent.  wire(B) is what a rank sends in
+one call: with a codec, what is left of the bytes that it would send without (`logical_nbytes` in
+the JSON).
 """
 
 import argparse
@@ -14,11 +20,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from bandwidth import algbw_GBps, busbw_GBps
-from buffers import REDUCE, Pool
+from buffers import REDUCE, Pool, inputs
+from compressed import broken, sent_nbytes, slack
 from contenders import BASELINES, Contender, ours, refusal
 from mpi4py import MPI
 from report import comparison, facts, heading, line, write_json
 from timing import default_iterations, interleave
+
+import collectives
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -74,6 +83,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("-o", "--op", choices=list(REDUCE), default="sum")
     p.add_argument("--algorithms", type=names, default="auto",
                    help="ours, comma-separated; tree is short for binomial_tree")
+    p.add_argument("--compression", nargs="+", default=["none"], metavar="CODEC",
+                   help="each of ours with each of these: none, int8, topk:0.01, ...")
+    p.add_argument("--feedback", action="store_true",
+                   help="with a codec, keep what it drops in a residual")
     p.add_argument("--baselines", type=names, default="mpi", help=f"none or {','.join(BASELINES)}")
     where = p.add_mutually_exclusive_group()
     where.add_argument("--in-place", dest="places", action="store_const", const=(True,))
@@ -102,7 +115,11 @@ def counts(args: argparse.Namespace) -> list[int]:
 def measure(comm: MPI.Comm, contenders: Sequence[Contender], args: argparse.Namespace,
             count: int, in_place: bool) -> list[dict]:
     """One row per contender.  Collective; the rows are the same on all ranks."""
-    pool = Pool(comm, count, args.dtype, args.op, in_place, len(contenders), args.rotate)
+    slacks = [slack(c.codec, c.feedback, comm.size, largest(args, comm)) if c.codec else 0.0
+              for c in contenders]
+    pool = Pool(comm, count, args.dtype, args.op, in_place, slacks, args.rotate)
+    traffic = [traffic_of(comm, c, pool.input, args.op) for c in contenders]
+    pool.wrong += [check_laws(comm, c, pool.input, args.op) for c in contenders]
 
     def prepare(k: int) -> tuple[np.ndarray, np.ndarray]:
         buffers = pool.take(k)
@@ -117,8 +134,33 @@ def measure(comm: MPI.Comm, contenders: Sequence[Contender], args: argparse.Name
     comm.Allreduce(MPI.IN_PLACE, pool.wrong, MPI.SUM)
     common = {"nbytes": nbytes, "count": count, "dtype": args.dtype.name, "op": args.op,
               "ranks": comm.size, "in_place": in_place}
-    return [common | figures(contender, nbytes, comm.size, samples_s) | {"wrong": int(wrong)}
-            for contender, samples_s, wrong in zip(contenders, times_s, pool.wrong, strict=True)]
+    return [common | figures(contender, nbytes, comm.size, samples_s) | sent
+            | {"wrong": int(wrong)} for contender, samples_s, sent, wrong
+            in zip(contenders, times_s, traffic, pool.wrong, strict=True)]
+
+
+def largest(args: argparse.Namespace, comm: MPI.Comm) -> float:
+    """The largest element of the result, before the division of a mean."""
+    return float(np.abs(inputs(args.op, args.dtype, comm.size)).sum(axis=0).max())
+
+
+def traffic_of(comm: MPI.Comm, contender: Contender, given: np.ndarray, op: str) -> dict:
+    """Bytes that a rank sends in one call, and would send without a codec; None if unknown."""
+    if contender.baseline or contender.name == "native":
+        return {"wire_nbytes": None, "logical_nbytes": None}
+    plain = ours(contender.name, op)
+    wire, logical = (sent_nbytes(comm, lambda x, c=c: c.call(x, x), given.copy())
+                     for c in (contender, plain))
+    return {"wire_nbytes": wire, "logical_nbytes": logical}
+
+
+def check_laws(comm: MPI.Comm, contender: Contender, given: np.ndarray, op: str) -> int:
+    """Elements of a lossy result that break a law, on this rank."""
+    if contender.codec is None:
+        return 0
+    return broken(comm, lambda x, residual: collectives.allreduce(
+        x, op, compression=contender.codec, residual=residual, algorithm=contender.name),
+        given, op == "mean")
 
 
 def figures(contender: Contender, nbytes: int, size: int, samples_s: np.ndarray) -> dict:
@@ -134,7 +176,8 @@ def figures(contender: Contender, nbytes: int, size: int, samples_s: np.ndarray)
 
 def contenders_of(args: argparse.Namespace, comm: MPI.Comm, say) -> list[Contender]:
     """What the command line asks for.  A baseline that cannot is left out; ours must."""
-    mine = [ours(name, args.op) for name in args.algorithms]
+    mine = [ours(name, args.op, codec, args.feedback)
+            for name in args.algorithms for codec in args.compression]
     for contender in mine:
         if reason := refusal(contender, args.dtype):
             say(f"{contender.name}: {reason}", file=sys.stderr)

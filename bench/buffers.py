@@ -84,17 +84,21 @@ def default_pool_nbytes(comm: MPI.Comm) -> int:
 class Pool:
     """Rotating buffers of `count` elements that check what the contenders left in them.
 
+    slack : float, shape (contenders,)
+        How far off an element of each contender's results may be; 0 where it must be exact.
+
     Attributes
     ----------
     wrong : int64, shape (contenders,)
         Elements of results found wrong so far, on this rank.
     """
 
-    def __init__(self, comm, count, dtype, op, in_place, contenders, slots=None):
+    def __init__(self, comm, count, dtype, op, in_place, slack, slots=None):
         self.input = np.resize(inputs(op, dtype, comm.size)[comm.rank], count).astype(dtype)
         self.expected = np.resize(expected(op, dtype, comm.size), count)
         self.tolerance = tolerance(op, dtype)
-        self.wrong = np.zeros(contenders, np.int64)
+        self.slack = np.array(slack)
+        self.wrong = np.zeros(len(slack), np.int64)
         row_nbytes = -(-max(count * dtype.itemsize, 1) // LINE_NBYTES) * LINE_NBYTES
         if slots is None:
             slots = max(1, default_pool_nbytes(comm) // (row_nbytes * (1 if in_place else 2)))
@@ -116,18 +120,18 @@ class Pool:
     def check(self) -> None:
         """Count the wrong elements in all slots used since the last time, and refill those."""
         used, count = self.used, self.input.size
-        bad = self._differ(self.recv[:used, :count])
+        bad = self._differ(self.recv[:used, :count], self.slack[self.owner[:used]])
         if self.recv is not self.send:  # out of place also means that the input is as it was
             bad = bad + np.count_nonzero(self.send[:used, :count] != self.input, axis=1)
         np.add.at(self.wrong, self.owner[:used], bad)
         self._refill(used)
 
-    def _differ(self, results) -> np.ndarray:
+    def _differ(self, results, slack) -> np.ndarray:
         """How many elements of each row are wrong; a NaN is."""
-        if self.tolerance == 0.0:
+        if self.tolerance == 0.0 and not slack.any():
             return np.count_nonzero(results != self.expected, axis=1)
         want = self.expected.astype(np.promote_types(np.float32, self.expected.dtype))
-        near = np.abs(results - want) <= self.tolerance * np.abs(want)
+        near = np.abs(results - want) <= self.tolerance * np.abs(want) + slack[:, None]
         return np.count_nonzero(~near, axis=1)
 
     def _refill(self, used: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from compressed import accumulator
 from mpi4py import MPI
 
 import collectives
@@ -25,17 +26,30 @@ class Contender:
     baseline: bool = False
     prepare: Callable[[], object] | None = None  # before each sample, not timed
     compression: str = "none"
+    codec: collectives.Codec | None = None
+    feedback: bool = False
 
 
-def ours(algorithm: str, op: str) -> Contender:
-    """`collectives.allreduce` with one algorithm, named in full or by an alias."""
+def ours(algorithm: str, op: str, compression: str = "none", feedback: bool = False) -> Contender:
+    """`collectives.allreduce` with one algorithm, named in full or by an alias, and one codec.
+
+    feedback : whether what is dropped goes into a residual, and into the next call
+    """
     algorithm = ALIASES.get(algorithm, algorithm)
+    codec = None if compression == "none" else collectives.as_codec(compression)
+    residuals: dict[int, np.ndarray] = {}  # by count
 
     def call(send, recv):
+        residual = None
+        if feedback and codec:
+            if send.size not in residuals:
+                residuals[send.size] = np.zeros(send.size, accumulator(send.dtype))
+            residual = residuals[send.size]
         out = None if recv is send else recv
-        collectives.allreduce(send, op, out=out, algorithm=algorithm)
+        collectives.allreduce(send, op, out=out, algorithm=algorithm, compression=codec,
+                              residual=residual)
 
-    return Contender(algorithm, call)
+    return Contender(algorithm, call, compression=compression, codec=codec, feedback=feedback)
 
 
 def mpi(comm: MPI.Comm, op: str) -> Contender:

@@ -15,7 +15,8 @@ COLUMNS = (  # heading, width, how a row fills it
     ("redop", 6, lambda r: r["op"]),
     ("place", 6, lambda r: place(r)),
     ("algorithm", 19, lambda r: r["algorithm"]),
-    ("compression", 12, lambda r: r["compression"]),
+    ("compression", 14, lambda r: r["compression"]),
+    ("wire(B)", 11, lambda r: "-" if r["wire_nbytes"] is None else round(r["wire_nbytes"])),
     ("time(us)", 11, lambda r: f"{r['time_us']:.1f}"),
     ("min", 11, lambda r: f"{r['time_min_us']:.1f}"),
     ("max", 11, lambda r: f"{r['time_max_us']:.1f}"),
@@ -28,6 +29,12 @@ COLUMNS = (  # heading, width, how a row fills it
 def place(row: dict) -> str:
     """Where the result of the row's calls went."""
     return "in" if row["in_place"] else "out"
+
+
+def label(row: dict) -> str:
+    """The row's algorithm, and its codec if it has one."""
+    codec = row["compression"]
+    return row["algorithm"] + ("" if codec == "none" else f"/{codec}")
 
 
 def heading() -> str:
@@ -75,7 +82,7 @@ def comparison(rows: Iterable[dict], baselines: set[str]) -> list[str]:
     lines = []
     for (nbytes, where), group in groups.items():
         theirs = [r["time_us"] for r in group if r["algorithm"] in baselines]
-        ratios = [f"{r['algorithm']} {min(theirs) / r['time_us']:.2f}"
+        ratios = [f"{label(r)} {min(theirs) / r['time_us']:.2f}"
                   for r in group if theirs and r["algorithm"] not in baselines]
         if ratios:
             lines.append(f"#{nbytes:>11} {where:>4}  " + "  ".join(ratios))

@@ -61,7 +61,7 @@ def wrong(arrays, **kwargs):
     return right(arrays, **kwargs)
 
 train.collectives = types.SimpleNamespace(allreduce=wrong, rank=collectives.rank,
-                                          size=collectives.size)
+                                          size=collectives.size, world=collectives.world)
 sys.argv[1:] = ["--check", "--epochs", "2"]
 sys.exit(train.main())
 """
@@ -70,3 +70,27 @@ sys.exit(train.main())
 def test_the_check_notices_a_lost_contribution(tmp_path):
     job = run_script(2, A_MEAN_THAT_LOSES_A_RANK, tmp_path, timeout=120, env=PATH)
     assert job.returncode != 0 and "NOT the same" in job.stdout, job.stdout
+
+
+ACCURACIES = re.compile(r"held-out digits: (\d\.\d+), uncompressed (\d\.\d+)")
+
+
+@pytest.mark.parametrize("codec", ["float16", "bfloat16", "int8", "int4", "ternary", "sign",
+                                   "topk:0.01", "threshold:0.01"])
+def test_with_error_feedback_every_codec_learns_as_well_as_none(codec):
+    job = train(2, "--compression", codec)
+    assert job.returncode == 0, job.stdout  # it ends with an error if it lost a point or more
+    accuracy, exact = map(float, ACCURACIES.search(job.stdout).groups())
+    assert accuracy >= exact - 0.01 and exact > 0.95
+    assert len(re.findall(r"loss \d\.\d+  uncompressed \d\.\d+", job.stdout)) == 20
+
+
+@pytest.mark.parametrize("codec", ["sign", "topk:0.01"])
+def test_without_error_feedback_it_does_not(codec):
+    job = train(4, "--compression", codec, "--no-feedback")
+    accuracy, exact = map(float, ACCURACIES.search(job.stdout).groups())
+    assert accuracy < exact - 0.01, job.stdout
+
+
+def test_a_check_of_a_compressed_training_is_refused():
+    assert "--check is for training without" in train(1, "--check", "--compression", "int8").stdout
