@@ -20,6 +20,7 @@ this module.  They come with the extras `cuda12` and `cuda13`.
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 from collectives.kernels.codec import Codec, Emit
 
@@ -89,7 +90,7 @@ def device_kernel(codec: Codec | None, emit: Emit, adds: bool, feedback: bool, a
     Raises
     ------
     ImportError
-        If numba-cuda or the CUDA libraries are not installed.
+        If numba-cuda is not installed.
     ValueError
         For a kernel that the host does not have either.
     """
@@ -156,7 +157,9 @@ def _layout_key(codec: Codec | None) -> str:
 
 
 def _memory():
-    """The module that imports Numba's CUDA target first."""
+    """The module that imports Numba's CUDA target first; Numba's own old one does not do."""
+    if find_spec("numba_cuda") is None:
+        raise ImportError(_MISSING)
     try:
         return import_module("collectives.kernels.cuda_memory")
     except ImportError as error:

@@ -12,13 +12,11 @@ The mean is of sums in LANES lanes, in the order that `codecs.sign` fixes.  The 
 divides LANES, so each lane sums what its own thread kept.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import cuda
 
 from collectives.kernels.codec import Codec, Emit
-from collectives.kernels.cuda_dense import Parts
+from collectives.kernels.cuda_dense import Cores, Parts
 from collectives.kernels.cuda_memory import (
     bits_float,
     block_function,
@@ -44,22 +42,13 @@ MOST_KEPT_NBYTES = 16384  # of v in shared memory: several thread blocks share a
 _NAN = np.float32(np.nan)
 
 
-class Cores(NamedTuple):
-    """The codec's scalar cores, compiled for the device."""
-
-    scale: object
-    inverse: object
-    encode: object
-    decode: object
-
-
 def make(codec: Codec, parts: Parts, emit: Emit, a: str, dst: str):
     """The kernel to compile, of WIRE or FINAL."""
     acc = accumulator_of(a, dst)
     block, header, _, _, fields, nbytes, threads = parts.shape
     a_step, dst_step, acc_step = (np.dtype(t).itemsize * block
                                   for t in (STORED[a], STORED[dst], parts.acc))
-    cores, keeps = Cores(*codec.cores(scalar_function)), _keeps(parts)
+    cores, keeps = parts.cores, _keeps(parts)
     kept_count, acc_type = block if keeps else 1, parts.acc
     bounds, scale_of, totals = parts.bounds, parts.scale, codec.statistic == "total"
     lanes = LANES if totals else 1

@@ -30,7 +30,7 @@ from collectives.kernels.cuda_numbers import (
     widener,
 )
 from collectives.kernels.cuda_pairs import filler, looker
-from collectives.kernels.cuda_select import boundary, clear, counter, key_of, summer
+from collectives.kernels.cuda_select import BUCKETS, boundary, clear, counter, key_of, summer
 from collectives.kernels.cuda_threads import sum_before
 from collectives.kernels.floats import accumulator_of
 from collectives.kernels.select import SUMS
@@ -65,27 +65,28 @@ class Frame(NamedTuple):
 
 
 def make(name: str, emit: Emit, open_wire, adds, feedback, a, dst, threads, tile_length, words):
-    """The kernel to compile, of WIRE or FINAL."""
+    """The kernel to compile, of WIRE or FINAL; see `cuda_sparse.make`."""
     acc, rows = accumulator_of(a, dst), max(1, threads // SUMS)
-    acc_type, final, sums_count = STORED[acc], emit is Emit.FINAL, rows * SUMS
+    acc_type, final = STORED[acc], emit is Emit.FINAL
+    sums_count, bits_count = rows * SUMS, max(BUCKETS, 2 * words)
     value_of = _value_of(acc if adds or feedback else a, a, acc, adds, feedback)
     send = _sender(acc, final)
     read = scalar_function(lambda view, i: send(value_of(view, i), view.divisor))
     prepare = _preparation(adds, feedback, a, acc, tile_length)
     frame_of = _largest(read) if name == "topk" else _above(read, rows)
     settle = _settling(acc, dst if final else acc) if feedback else _nothing
-    collect = _collector(value_of, send, settle, words // 2)
+    collect = _collector(value_of, send, settle, words)
     decode = _result(dst) if final else _nothing
 
     def kernel(dst, a, incoming, residual, wire, n, divisor, seed, parameter):
         tile = cuda.shared.array(tile_length, acc_type)
-        bits = cuda.shared.array(words, np.uint32)
+        bits = cuda.shared.array(bits_count, np.uint32)
         scan = cuda.shared.array(threads, np.int32)
         found = cuda.shared.array(2, np.int64)
         sums = cuda.shared.array(sums_count, np.float64)
         values, indices, count = open_wire(incoming, n, parameter)
         source, odd = prepare(dst, a, values, indices, count, residual, n, tile)
-        view = View(source, n, divisor, odd, a, values, indices, count)
+        view = View(source, n, divisor if final else 1, odd, a, values, indices, count)
         frame = frame_of(view, wire, parameter, bits, scan, found, sums)
         collect(view, residual, frame, bits, scan)
         decode(dst, n, frame.values, frame.indices, frame.count)

@@ -9,7 +9,7 @@ root, denormals kept.  Code with a fused multiply-add is refused.
 
 These are public interfaces (`numba.cuda.compile`, `cuda.bindings.nvjitlink`), but for one thing:
 Numba asks the current device for what to compile functions that kernels call, and fails without
-one; see `_without_device`.  Versions differ in the compute capabilities that they know: CUDA 12
+one; see `_as_device`.  Versions differ in the compute capabilities that they know: CUDA 12
 from 5.0 on, CUDA 13 from 7.5 on.  Machine code is kept on disk like that of the host.
 """
 
@@ -20,15 +20,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock, get_ident
 from types import SimpleNamespace
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import numba
+import numba_cuda
 import numpy as np
 from cuda import bindings
 from cuda.bindings import nvjitlink
 from numba import cuda
+from numba.cuda import dispatcher
 
 import collectives
 from collectives.kernels.cache import store
@@ -37,6 +40,7 @@ ARGUMENTS = (numba.int64,) * 8 + (numba.float64,)
 _EXACT = ("-lto", "-fma=0", "-ftz=0", "-prec-div=1", "-prec-sqrt=1")
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _kept = WeakKeyDictionary()  # kernel: (cc, its LTO-IR)
+_lock = Lock()
 _CONTRACTED = re.compile(r"\bfma\.[\w.]+")
 
 
@@ -79,26 +83,25 @@ def _lto_ir(kernel: Callable, cc: tuple[int, int]) -> bytes:
     """For `cc` or, if that is kept, for a lower one: it can be linked for `cc` too."""
     if kernel not in _kept or _kept[kernel][0] > cc:
         try:
-            with _without_device(cc):
+            with _as_device(cc):
                 code, _ = cuda.compile(kernel, ARGUMENTS, cc=cc, device=False, abi="numba",
                                        output="ltoir")
-        except cuda.CudaSupportError as error:
-            raise RuntimeError(f"compute capability {cc[0]}.{cc[1]}: {error}; the CUDA libraries "
-                               f"are those of {bindings.__version__}") from error
+        except (RuntimeError, cuda.CudaSupportError) as error:
+            raise RuntimeError(f"compute capability {cc[0]}.{cc[1]}: {error}; CUDA "
+                               f"{bindings.__version__} is installed") from error
         _kept[kernel] = cc, code
     return _kept[kernel][1]
 
 
 @contextmanager
-def _without_device(cc: tuple[int, int]) -> Iterator[None]:
-    """Answer in place of the current device where there is none; then nobody else compiles."""
-    if cuda.is_available():
-        yield
-        return
-    from numba.cuda import dispatcher
-    device = SimpleNamespace(compute_capability=cc)
-    with patch.object(dispatcher, "get_current_device", lambda: device):
-        yield
+def _as_device(cc: tuple[int, int]) -> Iterator[None]:
+    """Answer this thread in place of the current device, which may not exist or be another."""
+    device, me = SimpleNamespace(compute_capability=cc), get_ident()
+    with _lock:
+        others = dispatcher.get_current_device
+        with patch.object(dispatcher, "get_current_device",
+                          lambda: device if get_ident() == me else others()):
+            yield
 
 
 def _link(code: bytes, cc: tuple[int, int], *options: str) -> tuple[bytes, str]:
@@ -134,5 +137,5 @@ def _versions() -> tuple[str, ...]:
     for name in sorted(glob.glob("**/*.py", root_dir=root, recursive=True)):
         content = (root / name).read_bytes()
         digest.update(f"{name} {len(content)}\n".encode() + content)
-    return (digest.hexdigest(), np.__version__, numba.__version__, cuda.__version__,
+    return (digest.hexdigest(), np.__version__, numba.__version__, numba_cuda.__version__,
             bindings.__version__, repr(nvjitlink.version()))

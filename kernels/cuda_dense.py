@@ -13,6 +13,7 @@ float16, bfloat16 and no codec have no blocks; HALVES elements then are one, wit
 bits.  One launch; no thread block waits for another.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -48,12 +49,22 @@ class Shape(NamedTuple):
     threads: int
 
 
+class Cores(NamedTuple):
+    """A codec's scalar cores as device functions; see `Levels.cores`."""
+
+    scale: object
+    inverse: object
+    encode: object
+    decode: object
+
+
 class Parts(NamedTuple):
     """What kernels are made of: device functions and types."""
 
     shape: Shape
     acc: type
     feedback: bool
+    cores: Cores | None   # of a codec with blocks
     bounds: object     # (number, n) -> elements in block `number`
     codes: object      # (incoming, j) -> byte j of the codes, uint32
     scale: object      # (incoming) -> its scale
@@ -87,8 +98,9 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+@cache
 def parts_of(shape: Shape, codec, adds, feedback, a, acc) -> Parts:
-    """See `Parts`."""
+    """See `Parts`; kernels share them, so that each function is compiled once in a process."""
     block, code, header, has_scale = shape.block, shape.code, shape.header, shape.header > 0
     decode = _decoder(shape, codec)
 
@@ -104,17 +116,23 @@ def parts_of(shape: Shape, codec, adds, feedback, a, acc) -> Parts:
     def scale(incoming):
         return load_packed(incoming) if adds and has_scale else np.float32(0)
 
-    return Parts(shape, STORED[acc], feedback, bounds, codes, scale, decode,
+    return Parts(shape, STORED[acc], feedback, _cores(codec), bounds, codes, scale, decode,
                  _value(adds, feedback, a, acc, decode))
 
 
+@cache
+def _cores(codec) -> Cores | None:
+    return Cores(*codec.cores(scalar_function)) if codec and codec.statistic else None
+
+
+@cache
 def _decoder(shape: Shape, codec):
     if codec is None:
         return scalar_function(lambda byte, field, scale: scale)
     if not codec.statistic:
         from_half = half_cores(codec.name)[1]
         return scalar_function(lambda byte, field, scale: from_half(byte))
-    of_code = codec.cores(scalar_function)[3]
+    of_code = _cores(codec).decode
     bits, mask = shape.bits, np.uint32(2**shape.bits - 1)
     return scalar_function(lambda byte, field, scale: of_code(
         np.uint32(np.uint32(byte >> np.uint32(field * bits)) & mask), scale))

@@ -21,10 +21,11 @@ ENCODE_THREADS = 512  # of 1024, each would have too few registers
 
 
 def make(codec: Codec, emit: Emit, adds: bool, feedback: bool, a: str, dst: str,
-         threads: int | None = None, tile: int = TILE, words: int = 4096):
+         threads: int | None = None, tile: int = TILE, words: int = 2048):
     """(kernel to compile, elements per thread block or 0, threads per block).
 
-    threads : a power of two, or None for what suits;  words : of shared memory, a power of two
+    threads : a power of two, or None for what suits;  tile : elements of a piece, a power of two
+    words : of 32 bits, a power of two: a round of `cuda_collect` is 32 times as many elements
     """
     from collectives.kernels import cuda_collect
     acc = accumulator_of(a, dst)
