@@ -44,39 +44,56 @@ def narrower(acc: str, name: str):
     return _unary(acc, name, lambda builder, x: _narrow(builder, x, acc, name))
 
 
-@cache
-def rounder(acc: str, name: str):
-    """(accumulator) -> the accumulator that `name` stores it as."""
-    return _unary(acc, acc, lambda builder, x: _widen(
-        builder, _narrow(builder, x, acc, name), name, acc))
-
-
 def to_single(acc: str):
     """(accumulator) -> float32."""
     return narrower(acc, "float32")
 
 
 @cache
-def quotient(acc: str):
-    """(x, y) -> x / y as IEEE has it."""
-    return _nary(acc, 2, lambda builder, x, y: builder.fdiv(x, y))
+def quotient(acc: str, divides: bool = True):
+    """(v, divisor) -> v / divisor as IEEE has it, or v."""
+    return _nary(acc, acc, 2, lambda builder, v, divisor:
+                 builder.fdiv(v, divisor) if divides else v)
 
 
 @cache
-def remainder(acc: str):
-    """(v, result, divisor) -> v - divisor * result, finite where they are.
+def encodable(acc: str, divides: bool):
+    """(v, divisor) -> float32: v, or v / divisor."""
+    return _nary(acc, "float32", 2, lambda builder, v, divisor: _narrow(
+        builder, builder.fdiv(v, divisor) if divides else v, acc, "float32"))
 
-    result may be v / divisor rounded up, so the product is clipped.
+
+@cache
+def leftover(acc: str, dst: str, each: bool):
+    """(v, result, divisor, old) -> the residual, of the accumulator's type as all of these.
+
+    v - divisor * (result, rounded to the type of dst), or v - result if dst is "".  Finite where v
+    and result are: result may be v / divisor rounded up, so the product is clipped.
+    each : `old` where v is not finite
     """
-    return _nary(acc, 3, lambda builder, v, result, divisor: builder.fsub(
-        v, _clip(builder, builder.fmul(divisor, result), acc, LARGEST[acc], infinite=True)))
+    def build(builder, v, result, divisor, old):
+        if dst:
+            result = _widen(builder, _narrow(builder, result, acc, dst), dst, acc)
+            result = _clip(builder, builder.fmul(divisor, result), acc, LARGEST[acc], infinite=True)
+        new = builder.fsub(v, result)
+        if each:
+            finite = builder.fcmp_ordered("<", _magnitude(builder, v, acc), _IR[acc](np.inf))
+            new = builder.select(finite, new, old)
+        return new
+
+    return _nary(acc, acc, 4, build)
 
 
-@cache
-def where_finite(acc: str):
-    """(v, new, old) -> new where v is finite, else old."""
-    return _nary(acc, 3, lambda builder, v, new, old: builder.select(
-        builder.fcmp_ordered("<", _magnitude(builder, v, acc), _IR[acc](np.inf)), new, old))
+@intrinsic
+def larger(typingctx, bits, x):
+    """The greater of `bits` and the bit pattern of |x|: NaN > Inf > numbers.
+
+    x : float32;  bits : uint32
+    """
+    def codegen(context, builder, signature, args):
+        size = builder.and_(builder.bitcast(args[1], _I32), _I32(0x7FFFFFFF))
+        return builder.select(builder.icmp_unsigned(">", size, args[0]), size, args[0])
+    return types.uint32(types.uint32, types.float32), codegen
 
 
 def _unary(given: str, result: str, build):
@@ -89,16 +106,13 @@ def _unary(given: str, result: str, build):
     return convert
 
 
-def _nary(acc: str, arity: int, build):
-    number = from_dtype(np.dtype(acc))
-
-    def typed():
-        return number(*[number] * arity), (
-            lambda context, builder, signature, args: build(builder, *args))
-
+def _nary(acc: str, result: str, arity: int, build):
+    number, returns = from_dtype(np.dtype(acc)), from_dtype(np.dtype(result))
+    typed = returns(*[number] * arity), (
+        lambda context, builder, signature, args: build(builder, *args))
     if arity == 2:
-        return intrinsic(lambda typingctx, x, y: typed())
-    return intrinsic(lambda typingctx, x, y, z: typed())
+        return intrinsic(lambda typingctx, x, y: typed)
+    return intrinsic(lambda typingctx, x, y, z, w: typed)
 
 
 def _widen(builder, x, name: str, acc: str):
