@@ -63,8 +63,8 @@ class DeviceKernel:
         blocks = -(-n // self.elements) if self.elements else 1
         arguments = (*map(address_of, (dst, a, incoming, residual, wire)), int(n), int(divisor),
                      (int(seed) + 2**63) % 2**64 - 2**63, float(parameter))
-        if _memory().SIMULATED:
-            _simulated(self.function)[blocks, self.threads](*arguments)
+        if simulated():
+            _in_simulator(self.function)[blocks, self.threads](*arguments)
             return
         launcher = import_module("collectives.kernels.cuda_launch")
         loaded = launcher.function(self.name, lambda: _compiler().machine_code(
@@ -116,11 +116,16 @@ def ptx(codec: Codec | None, emit: Emit, adds: bool, feedback: bool, a: str, dst
 def unavailable() -> str:
     """Why kernels cannot run on this machine; "" if they can."""
     try:
-        if not _memory().SIMULATED:
+        if not simulated():
             import_module("collectives.kernels.cuda_launch").compute_capability()
     except (ImportError, RuntimeError) as error:
         return str(error)
     return ""
+
+
+def simulated() -> bool:
+    """True if kernels run in Numba's simulator, on the host's memory."""
+    return _memory().SIMULATED
 
 
 def address_of(array) -> int:
@@ -130,7 +135,7 @@ def address_of(array) -> int:
     if isinstance(array, int):
         return array
     interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is None and _memory().SIMULATED:
+    if interface is None and simulated():
         interface = array.__array_interface__
     if interface is None:
         raise TypeError(f"{type(array).__name__}: expected an array on the device or its address")
@@ -174,6 +179,6 @@ def _compiler():
 
 
 @cache
-def _simulated(function):
+def _in_simulator(function):
     from numba import cuda
     return cuda.jit(function)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_double, c_longlong
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +21,9 @@ if find_spec("numba_cuda") is None or find_spec("cuda") is None:
     pytest.skip("needs numba-cuda: pip install 'mpi-collectives[test]' or [cuda12]",
                 allow_module_level=True)
 
-from collectives.kernels import cuda_compile
+from cuda.bindings import driver
+
+from collectives.kernels import cuda_compile, cuda_launch
 from collectives.kernels.codec import Emit
 from collectives.kernels.codecs import Int8, TopK
 from collectives.kernels.cuda import address_of, device_kernel, handle_of, ptx, unavailable
@@ -138,6 +141,76 @@ def test_a_kernel_that_needs_a_place_for_its_sum_is_refused_as_on_the_host():
         device_kernel(TopK(0.1), Emit.FINAL, True, False, "float32", "float32")
 
 
+class Driver:
+    """Stands in for a GPU of compute capability 9.0 and records what it is asked."""
+
+    CUresult = driver.CUresult
+    CUdevice_attribute = driver.CUdevice_attribute
+
+    def __init__(self):
+        self.context, self.calls = 0, []
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        return lambda *given: (driver.CUresult.CUDA_SUCCESS, *self.answer(name, given))
+
+    def answer(self, name, given):
+        self.calls.append((name, given))
+        if name == "cuCtxSetCurrent":
+            self.context = given[0]
+            return ()
+        if name == "cuDeviceGetAttribute":
+            return (9 if "MAJOR" in given[0].name else 0,)
+        return ({"cuCtxGetCurrent": self.context, "cuDevicePrimaryCtxRetain": 5,
+                 "cuDeviceGetCount": 1, "cuModuleLoadData": 6, "cuModuleGetFunction": 7}
+                .get(name, 0),)
+
+    def asked(self, name):
+        return [given for called, given in self.calls if called == name]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    found = Driver()
+    monkeypatch.setattr(cuda_launch, "driver", found)
+    monkeypatch.setattr(cuda_launch, "_loaded", {})
+    for cached in (cuda_launch._initialize, cuda_launch._capability):
+        cached.cache_clear()
+    yield found
+    for cached in (cuda_launch._initialize, cuda_launch._capability):
+        cached.cache_clear()
+
+
+def test_a_launch_loads_once_and_passes_what_the_kernel_takes(gpu):
+    kernel = device_kernel(Int8(block=16), Emit.DECODE, True, False, "", "float32")
+    for stream in (None, 3):
+        kernel.launch(stream, 256, None, 512, None, None, 33, 1, 2**64 - 2, 0.5)
+    assert unavailable() == "" and len(gpu.asked("cuModuleLoadData")) == 1
+    assert [given for given in gpu.asked("cuLaunchKernel")] == [
+        (7, 3, 1, 1, 32, 1, 1, 0, stream,
+         ((256, 0, 512, 0, 0, 33, 1, -2, 0.5), (c_longlong,) * 8 + (c_double,)), 0)
+        for stream in (0, 3)]
+    kernel.launch(None, 256, None, 512, None, None, 0, 1, 0, 0.5)  # nothing to do
+    assert len(gpu.asked("cuLaunchKernel")) == 2
+
+
+def test_another_context_gets_a_module_of_its_own(gpu):
+    kernel = device_kernel(Int8(block=16), Emit.DECODE, True, False, "", "float32")
+    for context in (11, 12, 11):
+        gpu.context = context
+        kernel.launch(None, 256, None, 512, None, None, 33, 1, 0, 0.0)
+    assert len(gpu.asked("cuModuleLoadData")) == 2 and not gpu.asked("cuCtxSetCurrent")
+
+
+def test_an_error_of_the_driver_is_named(gpu, monkeypatch):
+    kernel = device_kernel(Int8(block=16), Emit.DECODE, True, False, "", "float32")
+    monkeypatch.setattr(gpu, "cuLaunchKernel", lambda *given: (
+        driver.CUresult.CUDA_ERROR_INVALID_VALUE,), raising=False)
+    with pytest.raises(RuntimeError, match="cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"):
+        kernel.launch(None, 256, None, 512, None, None, 33, 1, 0, 0.0)
+
+
 @pytest.mark.skipif(not unavailable(), reason="a GPU is here: bench/gpu_kernels.py checks launches")
 def test_without_a_gpu_a_launch_says_so():
     kernel = device_kernel(Int8(), Emit.DECODE, True, False, "", "float32")
@@ -162,8 +235,8 @@ def test_arrays_and_streams_of_any_framework():
 
 def test_importing_the_package_imports_no_cuda():
     code = ("import sys, collectives, collectives.kernels.codecs, collectives.kernels.cuda;"
-            "print([m for m in sys.modules if m.split('.')[0] in ('cuda', 'numba_cuda')"
-            " or m.startswith('numba.cuda')])")
+            "print([name for name in sys.modules"
+            " if name.startswith(('cuda.', 'numba_cuda', 'numba.cuda'))])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 
@@ -173,3 +246,43 @@ def test_without_numba_cuda_the_error_names_the_extras(monkeypatch):
     with pytest.raises(ImportError, match=r"mpi-collectives\[cuda12\]"):
         device_kernel(Int8(block=24), Emit.DECODE, True, False, "", "float32")
     assert "mpi-collectives[cuda12]" in unavailable()
+
+
+# The bench
+
+def bench(code: str, simulate: bool):
+    """Run Python beside bench/gpu_kernels.py, as `g`."""
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(simulate))}
+    return subprocess.run([sys.executable, "-c", f"import sys; import gpu_kernels as g\n{code}"],
+                          cwd=CHECKOUT / "bench", env=environment, capture_output=True, text=True,
+                          timeout=TIMEOUT_S)
+
+
+@pytest.mark.skipif(not unavailable(), reason="a GPU is here, and would be measured")
+def test_without_a_gpu_the_bench_says_that_it_measured_nothing(tmp_path):
+    done = bench(f"sys.exit(g.main(['--json', {str(tmp_path / 'rows.json')!r}]))", simulate=False)
+    assert done.returncode == 0 and done.stdout.startswith("no GPU: nothing was measured (no NVID")
+    assert json.loads((tmp_path / "rows.json").read_text()) == []
+
+
+def test_the_bench_checks_in_the_simulator_and_finds_a_wrong_byte(tmp_path):
+    command = ["--codecs", "int8", "--verbs", "encode_residual,decode_add", "--count", "300",
+               "--json", str(tmp_path / "rows.json")]
+    done = bench(f"assert g.main({command}) == 0\n"
+                 "g.run_on_host = lambda codec, verb, arrays: arrays.wire.fill(1)\n"
+                 f"sys.exit(g.main({command}))", simulate=True)
+    assert "nothing is measured" in done.stdout and done.returncode == 1, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["verb"] for row in rows] == ["encode_residual", "decode_add"]
+    assert all(row["wrong"] > 0 for row in rows)
+
+
+def test_rows_of_the_bench_have_rates_and_ratios():
+    # The simulator's events have no times; that every other part of it works is what is tested.
+    done = bench("import json\n"
+                 "args = g.parse(['--codecs', 'sign', '--verbs', 'fused', '--nbytes', '2048'])\n"
+                 "args.count, args.iters = 100, 1\n"
+                 "print(json.dumps(g.measure(args.codecs[0], args)))", simulate=True)
+    (row,) = json.loads(done.stdout)
+    assert row["verb"] == "fused" and row["nbytes"] == 2048 and row["wrong"] == 0
+    assert {"codec", "time_us", "gbps", "memcpy_ratio", "wire_nbytes"} <= set(row)
