@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "process": ["values", "kernels"],
     "calls": ["schedules", "tensors", "compression", "kernels", "values", "process"],
     "API": ["calls", "plans", "schedules", "tensors", "compression", "values", "process",
-            "executor"],
+            "executor", "kernels"],
 }
 # package of others: modules that may import it
 MAY_IMPORT_OTHERS = {

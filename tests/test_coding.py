@@ -11,7 +11,7 @@ from collectives.plan import Buffer, Signature, Verb, lower
 from tests.plan_machine import Machine
 from tests.toy_codecs import UNIT, Blocky, Lonely
 
-SIZES = [1, 2, 3, 4, 5, 7, 8, 13]
+SIZES = [1, 2, 3, 4, 5, 8, 13]
 EVERY = [(verb, algorithm) for verb in schedules.VERBS for algorithm in schedules.algorithms(verb)
          if not schedules.reencodes(verb, algorithm)]
 CODECS = [Blocky(), Blocky(16), Lonely(), Lonely(work=True)]
@@ -103,32 +103,33 @@ def test_nothing_is_lost_and_replicas_are_equal(verb, algorithm, size):
 
 @pytest.mark.parametrize("dtype, op", [("float16", "sum"), ("float32", "mean"),
                                        ("float64", "mean")])
-@pytest.mark.parametrize("size", [2, 4, 8])  # a mean is exact
+@pytest.mark.parametrize("size", [2, 4])  # a mean is exact
 @pytest.mark.parametrize("verb, algorithm", EVERY)
 def test_other_types_and_means(verb, algorithm, size, dtype, op):
     op = "sum" if verb in ("allgather", "broadcast") else op
-    for codec in CODECS:
+    for codec in CODECS[1:3]:
         Run(plans_of(verb, algorithm, size, 77, codec, dtype=dtype, op=op,
                      in_place=True)).check_conservation()
 
 
 @pytest.mark.parametrize("channel", ["mpi", "shared", "both"])
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("verb, algorithm", EVERY)
 def test_blocks_in_flight_do_not_disturb_each_other(verb, algorithm, size, channel):
     shared = {"mpi": (), "shared": tuple(range(size)), "both": tuple(range(size // 2 + 1))}
-    for seed, codec in enumerate(CODECS):
-        plans = plans_of(verb, algorithm, size, 700, codec, root=seed % size,
+    for seed in (size, size + 3):
+        codec = CODECS[seed % len(CODECS)]
+        plans = plans_of(verb, algorithm, size, 300, codec, root=seed % size,
                          in_place=verb == "broadcast" or seed % 2 == 0, shared=shared[channel])
         assert plans[0].first_block[-1] > 1
         Run(plans, seed).check_conservation()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("verb, algorithm", EVERY)
 def test_without_a_residual_the_result_is_near(verb, algorithm, size):
     # Each of at most `size` encodings of a value drops at most half a unit, none of more parts.
-    for codec in CODECS:
+    for codec in (CODECS[0], CODECS[3]):
         run = Run(plans_of(verb, algorithm, size, 97, codec, feedback=False))
         want = {"allgather": run.rows.reshape(-1), "broadcast": run.rows[0]}.get(
             verb, run.rows.sum(axis=0))
