@@ -24,7 +24,8 @@ def make(codec: Codec, parts: Parts, final: bool):
     """The kernel that writes the wire, and dst if `final`."""
     block, nbytes, header, bits, fields, _ = parts.wire
     (a_size, dst_size, acc_size), acc = parts.sizes, floats.STORED[parts.acc]
-    value, encode, decode, put = parts.value, parts.encode, parts.decode, parts.put
+    value, code_of, worth, field_of, put = (
+        parts.value, parts.code, parts.worth, parts.field, parts.put)
     to_encode = floats.encodable(parts.acc, final)
     statistic, inverse = _statistic(codec, parts, to_encode)
     left = floats.leftover(parts.acc, parts.dst if final else "", not codec.statistic)
@@ -52,10 +53,10 @@ def make(codec: Codec, parts: Parts, final: bool):
                 my, old = mine + first * a_size, kept + first * acc_size
                 for j in range(in_field(field, count, row)):
                     v = value(my, theirs, their_scale, shift, old, j)
-                    code = encode(to_encode(v, ratio), unit, draw(one, two, first + j))
-                    put(ours, j, shift, code)
+                    code = code_of(to_encode(v, ratio), unit, draw(one, two, first + j))
+                    put(ours, j, shift, field_of(code))
                     if feedback:
-                        store(old, j, left(v, acc(decode(code, scale)), ratio, load(old, j, acc)))
+                        store(old, j, left(v, acc(worth(code, scale)), ratio, load(old, j, acc)))
             results(dst + b * block * dst_size, ours, scale, count, row)
 
     return kernel

@@ -83,6 +83,7 @@ class Levels(Blocks):
         """
         levels, largest = np.float32(self.levels), self.largest_scale
         mask, sign = np.int32(2**self.bits - 1), np.int32(2 ** (self.bits - 1))
+        code_of, value_of = self.codes(jit)
 
         @jit
         def scale(peak):
@@ -96,29 +97,36 @@ class Levels(Blocks):
 
         @jit
         def encode(x, inverse, draw):
-            code = (x * inverse + MAGIC) - MAGIC
-            return np.uint32(np.int32(code) & mask)
+            return np.uint32(np.int32(code_of(x, inverse, draw)) & mask)
 
         @jit
         def decode(field, scale):
-            return np.float32((np.int32(field) ^ sign) - sign) * scale
+            return value_of(np.float32((np.int32(field) ^ sign) - sign), scale)
 
-        return scale, inverse, _stochastic(jit, levels, mask) if self.stochastic else encode, decode
+        return scale, inverse, encode, decode
 
+    def codes(self, jit: Callable):
+        """(code, value), compiled by `jit`: what `encode` and `decode` do beside the fields.
 
-def _stochastic(jit: Callable, levels, mask):
-    @jit
-    def encode(x, inverse, draw):
-        value = x * inverse
-        nearest = (value + MAGIC) - MAGIC
-        floor = nearest - _ONE if nearest > value else nearest
-        # 23 random bits and a half: strictly between 0 and 1, exact in float32
-        threshold = (np.float32(np.int32(draw >> _U9)) + _HALF) * _UNIT
-        code = floor + _ONE if threshold < value - floor else floor
-        code = code if code < levels else levels
-        return np.uint32(np.int32(code if code > -levels else -levels) & mask)
+        code(x, inverse, draw), value(code, scale) : float32, codes being whole numbers
+        """
+        levels = np.float32(self.levels)
 
-    return encode
+        def nearest(x, inverse, draw):
+            return (x * inverse + MAGIC) - MAGIC
+
+        def stochastic(x, inverse, draw):
+            value = x * inverse
+            nearest = (value + MAGIC) - MAGIC
+            floor = nearest - _ONE if nearest > value else nearest
+            # 23 random bits and a half: strictly between 0 and 1, exact in float32
+            threshold = (np.float32(np.int32(draw >> _U9)) + _HALF) * _UNIT
+            code = floor + _ONE if threshold < value - floor else floor
+            code = code if code < levels else levels
+            return code if code > -levels else -levels
+
+        value = jit(lambda code, scale: code * scale)
+        return jit(stochastic if self.stochastic else nearest), value
 
 
 def draws(jit: Callable):

@@ -50,7 +50,9 @@ class Parts(NamedTuple):
     acc: str
     sizes: tuple[int, int, int]  # bytes of an element of a, of dst, of the accumulator
     value: object              # (a, codes, scale, shift, residual, j) -> v
-    encode: object             # (float32, inverse, draw) -> uint32 field
+    code: object               # (float32, inverse, draw) -> code
+    worth: object              # (code, scale) -> float32 that it stands for
+    field: object              # (code) -> uint32
     decode: object             # (uint32 field, scale) -> float32
     get: object                # (codes, j, shift) -> uint32 field
     put: object                # (codes, j, shift, field)
@@ -58,11 +60,11 @@ class Parts(NamedTuple):
 
 def parts_of(codec: Codec | None, adds: bool, feedback: bool, a: str, dst: str) -> Parts:
     acc = floats.accumulator_of(a, dst)
-    wire, (encode, decode) = _wire(codec), _coders(codec)
+    wire, (code, worth, field, decode) = _wire(codec), _coders(codec)
     get = _getter(wire)
     value = a and _value(adds, feedback, a, acc, get, decode)
     return Parts(wire, adds, feedback, a, dst, acc, (_SIZE[a], _SIZE[dst], _SIZE[acc]), value,
-                 encode, decode, get, _putter(wire))
+                 code, worth, field, decode, get, _putter(wire))
 
 
 def _wire(codec: Codec | None) -> Wire:
@@ -73,9 +75,19 @@ def _wire(codec: Codec | None) -> Wire:
 
 
 def _coders(codec: Codec | None):
+    """code, worth, field and decode of `Parts`; codes are fields, or whole float32 of levels."""
     if codec is None:
-        return None, None
-    return codec.cores(inlined)[2:] if codec.statistic else _HALVES[codec.name]
+        return None, None, None, None
+    same = inlined(lambda code: code)
+    if not codec.statistic:
+        encode, decode = _HALVES[codec.name]
+        return encode, decode, same, decode
+    _, _, encode, decode = codec.cores(inlined)
+    if not hasattr(codec, "codes"):
+        return encode, decode, same, decode
+    code, worth = codec.codes(inlined)
+    mask = np.int32(2**codec.bits - 1)
+    return code, worth, inlined(lambda code: np.uint32(np.int32(code) & mask)), decode
 
 
 def _getter(wire: Wire):

@@ -76,10 +76,7 @@ def leftover(acc: str, dst: str, each: bool):
             result = _widen(builder, _narrow(builder, result, acc, dst), dst, acc)
             result = _clip(builder, builder.fmul(divisor, result), acc, LARGEST[acc], infinite=True)
         new = builder.fsub(v, result)
-        if each:
-            finite = builder.fcmp_ordered("<", _magnitude(builder, v, acc), _IR[acc](np.inf))
-            new = builder.select(finite, new, old)
-        return new
+        return _where_finite(builder, v, new, old, acc) if each else new
 
     return _nary(acc, acc, 4, build)
 
@@ -157,6 +154,14 @@ def _clip(builder, x, acc: str, largest: float, infinite: bool = False):
     copysign = builder.module.declare_intrinsic(
         "llvm.copysign", [kind], ir.FunctionType(kind, [kind, kind]))
     return builder.select(beyond, builder.call(copysign, [kind(largest), x]), x)
+
+
+def _where_finite(builder, v, new, old, acc: str):
+    """`new` where v is finite, else `old`."""
+    finite = builder.fcmp_ordered("<", _magnitude(builder, v, acc), _IR[acc](np.inf))
+    # A stored choice between this and what was there is made a masked store, which some
+    # processors do very slowly; adding 0, which is no identity for -0, prevents that.
+    return builder.select(finite, new, builder.fadd(old, _IR[acc](0.0)))
 
 
 def _magnitude(builder, x, acc: str):
