@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compile_kernels import compile_all
 from tests.mpirun import mpirun
 
 MPI_TESTS = Path(__file__).parent / "mpi"
@@ -37,8 +38,13 @@ class Run:
         return "\n".join([f"exit status {self.job.returncode}", self.job.stdout, *parts])
 
 
+@pytest.fixture(scope="module")
+def kernels():
+    compile_all()
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_on_ranks(size, tmp_path):
+def test_on_ranks(size, tmp_path, kernels):
     run = Run(size, tmp_path, MPI_TESTS, timeout=400)
     passed = run.counts("passed")
     assert run.job.returncode == 0, run.report()

@@ -17,12 +17,10 @@ from mpi4py import MPI
 import collectives as coll
 from collectives import schedules
 from collectives.dtypes import carrier
+from tests.compression_matrix import ALGORITHMS, CODECS, DTYPES
 from tests.layouts import numpy_dtype
 from tests.mpi.reference import RANK, SIZE, Guarded, same_on_all_ranks
 
-CODECS = ["float16", "bfloat16", "int8", "int4", "ternary", "sign", "topk:0.01", "threshold:1.5"]
-ALGORITHMS = ["ring", "double_binary_tree", "halving_doubling", "direct"]
-DTYPES = ["float16", "bfloat16", "float32", "float64"]
 COMM = MPI.COMM_WORLD
 
 
