@@ -8,9 +8,11 @@ from collectives.kernels.dense_levels import draws
 from collectives.kernels.dense_parts import Parts, in_field, inlined
 from collectives.kernels.scalars import (
     LANES,
+    LINE_NBYTES,
     bits_float,
     load,
     load_packed,
+    prefetch,
     stack_lanes,
     store,
     store_packed,
@@ -30,7 +32,7 @@ def make(codec: Codec, parts: Parts, final: bool):
     statistic, inverse = _statistic(codec, parts, to_encode)
     left = floats.leftover(parts.acc, parts.dst if final else "", not codec.statistic)
     (key, draw), results = _draws(codec), _results(parts, final)
-    adds, feedback = parts.adds, parts.feedback
+    adds, feedback, fetch = parts.adds, parts.feedback, _fetcher(parts)
 
     def kernel(dst, a, incoming, residual, wire, n, divisor, seed, parameter):
         ratio = acc(divisor)
@@ -51,6 +53,7 @@ def make(codec: Codec, parts: Parts, final: bool):
             for field in range(fields if finite else 0):
                 first, shift = field * row, np.uint32(field * bits)
                 my, old = mine + first * a_size, kept + first * acc_size
+                fetch(my + block * a_size, old + block * acc_size, row)
                 for j in range(in_field(field, count, row)):
                     v = value(my, theirs, their_scale, shift, old, j)
                     code = code_of(to_encode(v, ratio), unit, draw(one, two, first + j))
@@ -60,6 +63,27 @@ def make(codec: Codec, parts: Parts, final: bool):
             results(dst + b * block * dst_size, ours, scale, count, row)
 
     return kernel
+
+
+def _fetcher(parts: Parts):
+    """(a, residual, row): ask for what the next block will read there.
+
+    The processor itself fetches ahead only while it reads new memory, and not beyond a page: so
+    nothing while a block is gone over for the second time.
+    """
+    feedback, (a_size, _, acc_size) = parts.feedback, parts.sizes
+    if not parts.wire.header:
+        return inlined(lambda a, residual, row: None)
+
+    @inlined
+    def fetch(a, residual, row):
+        for line in range(0, row * a_size, LINE_NBYTES):
+            prefetch(a + line)
+        if feedback:
+            for line in range(0, row * acc_size, LINE_NBYTES):
+                prefetch(residual + line)
+
+    return fetch
 
 
 def _draws(codec: Codec):

@@ -12,6 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 128
+LINE_NBYTES = 64  # of a cache
 
 
 @intrinsic
@@ -60,6 +61,20 @@ def store_packed(typingctx, address, value):
         builder.store(args[1], pointer, align=1)
         return context.get_dummy_value()
     return types.void(types.int64, types.float32), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Start loading the cache line at `address`, which need not be memory of ours."""
+    def codegen(context, builder, signature, args):
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag]),
+            "llvm.prefetch.p0")
+        read, keep, data = flag(0), flag(3), flag(1)
+        builder.call(function, [builder.inttoptr(args[0], pointer), read, keep, data])
+        return context.get_dummy_value()
+    return types.void(types.int64), codegen
 
 
 @intrinsic
