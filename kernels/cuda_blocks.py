@@ -12,6 +12,8 @@ The mean is of sums in LANES lanes, in the order that `codecs.sign` fixes.  The 
 divides LANES, so each lane sums what its own thread kept.
 """
 
+from functools import cache
+
 import numpy as np
 from numba import cuda
 
@@ -85,6 +87,7 @@ def _keeps(parts: Parts) -> bool:
     return parts.shape.block * np.dtype(parts.acc).itemsize <= MOST_KEPT_NBYTES
 
 
+@cache
 def _to_send(acc: str, final: bool):
     """(v, divisor) -> float32: what is encoded."""
     single, acc_type = to_single(acc), STORED[acc]
@@ -93,6 +96,7 @@ def _to_send(acc: str, final: bool):
     return scalar_function(lambda v, divisor: single(v))
 
 
+@cache
 def _largest(parts: Parts, keeps: bool, to_send):
     """Read v, keep it if it fits; the largest magnitude's bits."""
     fields, codes, value = parts.shape.fields, parts.codes, parts.value
@@ -124,6 +128,7 @@ def _peak(cores: Cores):
     return scale_from
 
 
+@cache
 def _mean(parts: Parts, keeps: bool, to_send, cores: Cores):
     fields, codes, value, scale = parts.shape.fields, parts.codes, parts.value, cores.scale
 
@@ -173,6 +178,7 @@ def _writer(codec: Codec, parts: Parts, keeps: bool, to_send, cores: Cores, sett
     return write
 
 
+@cache
 def _random(codec: Codec):
     """(key of a block, draw of an element): see `dense_levels.draws`; 0 if nothing is random."""
     if codec.stochastic:

@@ -13,6 +13,7 @@
 Bits are for as many elements as shared memory has words for; longer arrays take several rounds.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,10 @@ _level = threshold.cores(scalar_function).level
 
 
 class View(NamedTuple):
-    """n elements to be encoded, and where they come from; as `select.View`.  All int64."""
+    """n elements to be encoded, and where they come from; as the host's `view.View`.  All int64.
+
+    odd : not 0 if some of a + what arrives is not finite, and so not in `source`
+    """
 
     source: int
     n: int
@@ -55,7 +59,10 @@ class View(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What is sent, and to which addresses; as `outgoing.Frame`.  floor : uint32;  else int64."""
+    """What is sent: elements whose key is above the floor, and the first `ties` of those at it.
+
+    floor : uint32;  else int64, to addresses as in `cuda_pairs.opener`
+    """
 
     floor: int
     ties: int
@@ -99,6 +106,7 @@ def _nothing(one, two, three, four, five):
     pass
 
 
+@cache
 def _value_of(stored, a, acc, adds, feedback):
     """(view, i) -> v; where a + incoming is not finite, the residual holds its old number."""
     stored_type, widen, look, finite = (
@@ -115,6 +123,7 @@ def _value_of(stored, a, acc, adds, feedback):
     return value_of
 
 
+@cache
 def _sender(acc: str, divides: bool):
     """(v, divisor) -> what would be sent, float32."""
     number = STORED[acc]
@@ -123,6 +132,7 @@ def _sender(acc: str, divides: bool):
     return scalar_function(lambda v, divisor: _sent(v))
 
 
+@cache
 def _preparation(adds: bool, feedback: bool, a: str, acc: str, tile_length: int):
     """`prepare(dst, a, values, indices, count, residual, n, tile) -> (source, odd)` of a View."""
     number, fill, finite = STORED[acc], filler(a, acc, adds), finite_of(acc)
@@ -227,6 +237,7 @@ def _collector(value_of, send, settle, words: int):
     return collect
 
 
+@cache
 def _marker(value_of, send, settle, words: int):
     """Set the bits of the elements from `start` on; settle what is not finite and not sent."""
     @block_function
@@ -247,6 +258,7 @@ def _marker(value_of, send, settle, words: int):
     return mark
 
 
+@cache
 def _placer(value_of, send, settle, words: int):
     """Write the pairs whose bits are set -> (how many are above the floor, how many at it)."""
     @block_function
@@ -286,6 +298,7 @@ def _placer(value_of, send, settle, words: int):
     return place
 
 
+@cache
 def _settling(acc: str, dst: str):
     """(residual, i, v, value, divisor): leave v - divisor times `value` as `dst` has it."""
     number, narrow, widen, finite = (
@@ -302,6 +315,7 @@ def _settling(acc: str, dst: str):
     return settle
 
 
+@cache
 def _result(dst: str):
     """(dst, n, values, indices, count): n elements from the pairs just written."""
     stored, narrow = STORED[dst], narrower("float32", dst)

@@ -40,6 +40,7 @@ DIVISOR, SEED, POISON = 3, -0x1234_5678_9ABC_DEF0, 0xAA
 SMALL = {"threads": 8}
 SMALL_SPARSE = {"threads": 8, "tile": 64, "words": 8}
 
+# In the simulator.  Those that the tests of the host's kernels need too: compiled once for both.
 ENCODE = [(Emit.WIRE, False, False, "float32", ""),
           (Emit.WIRE, True, True, "float16", ""),                # decode_add_encode
           (Emit.FINAL, True, True, "bfloat16", "bfloat16")]
@@ -49,12 +50,37 @@ VERBS = [*ENCODE,
          (Emit.DECODE, True, False, "", "float16"),
          (Emit.PARTIAL, True, False, "float32", "float32"),      # decode_add
          (Emit.VALUE, True, True, "float64", "float64")]
-IN_WORK_AREA = [(Emit.WIRE, True, False, "float32", ""),
-                (Emit.FINAL, False, True, "float32", "float32")]
+SPARSE_VERBS = [(Emit.WIRE, False, False, "float16", ""),
+                (Emit.WIRE, False, False, "float64", ""),
+                (Emit.WIRE, True, False, "float32", ""),         # in the work area
+                (Emit.WIRE, True, True, "float32", ""),
+                (Emit.FINAL, False, True, "float32", "float32"),
+                (Emit.FINAL, True, True, "bfloat16", "bfloat16"),
+                *VERBS[4:]]
+RELATIVE = [(Emit.WIRE, False, False, "float32", ""),
+            (Emit.FINAL, True, True, "float64", "float64")]
 PLAIN = [(Emit.VALUE, False, False, "float32", "float32"),
          (Emit.VALUE, False, True, "float64", "float64"),
          (Emit.VALUE, False, True, "float32", "bfloat16"),
          (Emit.PARTIAL, False, False, "float16", "float32")]
+
+
+# For float32: encode, with residual, decode, decode_add, decode_add_encode, and the two at the end.
+ASSEMBLED = [(Emit.WIRE, False, False, "float32", ""), (Emit.WIRE, False, True, "float32", ""),
+             (Emit.DECODE, True, False, "", "float32"),
+             (Emit.PARTIAL, True, False, "float32", "float32"),
+             (Emit.WIRE, True, True, "float32", ""),
+             (Emit.FINAL, True, True, "float32", "float32"),
+             (Emit.VALUE, True, True, "float32", "float32")]
+
+
+def assembled_of(codec) -> list[tuple]:
+    """Every verb, and for one codec every type.  Variants that share most code: one kernel."""
+    if codec is None:
+        return PLAIN
+    if getattr(codec, "stochastic", False) or getattr(codec, "relative", None):
+        return ASSEMBLED[4:5]
+    return list(dict.fromkeys(ASSEMBLED + VERBS * (codec == Int8())))
 
 
 def kernels_of(codec) -> list[tuple]:
@@ -62,7 +88,7 @@ def kernels_of(codec) -> list[tuple]:
     if codec is None:
         return PLAIN
     if codec.needs_work:
-        return VERBS + IN_WORK_AREA
+        return RELATIVE if getattr(codec, "relative", None) else SPARSE_VERBS
     return ENCODE if codec.stochastic else VERBS
 
 
@@ -148,7 +174,7 @@ def simulate(codec):
 
 def assemble(codec):
     """Yield a report per kernel, of its code for each compute capability."""
-    for case in kernels_of(codec):
+    for case in assembled_of(codec):
         kernel = device_kernel(codec, *case)
         texts = {f"sm_{major}{minor}": kernel.ptx((major, minor)) for major, minor in CAPABILITIES}
         yield {"case": describe(case), "threads": kernel.threads,
