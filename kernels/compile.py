@@ -158,6 +158,7 @@ class _Entry(NullCache):
         return CompileResult._rebuild(target_context, *state)
 
     def save_overload(self, sig, result: CompileResult) -> None:
+        result.library._ensure_finalized()  # until then callees are not linked in
         symbols = _externals(result.library._final_module)
         _require(symbols)
         if result.library.has_dynamic_globals:

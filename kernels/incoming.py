@@ -19,9 +19,7 @@ from collectives.kernels.scalars import load, store
 
 inline = njit(inline="always")
 
-# For long functions.  Numba compiles them apart in half the time, but then `compile` does not find
-# them: it looks up what a kernel calls before Numba links that.
-apart = inline
+apart = njit  # for long functions: compiled once each, inlined by LLVM if it wants
 
 
 @cache
