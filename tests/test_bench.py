@@ -219,6 +219,7 @@ def median_us(source, tmp_path):
     return float(re.search(r"median (\S+)", job.stdout)[1])
 
 
+@pytest.mark.xdist_group("cores")  # not beside a job of many ranks
 def test_a_rank_that_comes_late_is_not_counted(tmp_path):
     assert median_us(LATE, tmp_path) < 25_000
 

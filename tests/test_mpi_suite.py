@@ -43,7 +43,11 @@ def kernels():
     compile_all()
 
 
-@pytest.mark.parametrize("size", SIZES)
+# Jobs of many ranks share their group with tests that take times: one of these at a time.
+MANY = pytest.mark.xdist_group("cores")
+
+
+@pytest.mark.parametrize("size", [pytest.param(n, marks=MANY) if n > 4 else n for n in SIZES])
 def test_on_ranks(size, tmp_path, kernels):
     run = Run(size, tmp_path, MPI_TESTS, timeout=400)
     passed = run.counts("passed")

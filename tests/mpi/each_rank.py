@@ -16,7 +16,7 @@ def main(logs: str, *arguments: str) -> int:
     with path.open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    return pytest.main(["--with-mpi", "-p", "no:cacheprovider", *arguments])
+    return pytest.main(["--with-mpi", "-n", "0", "-p", "no:cacheprovider", *arguments])
 
 
 if __name__ == "__main__":
