@@ -49,6 +49,8 @@ MAY_IMPORT_OTHERS = {
     "jax": ["adapters.jax_array"],
     "cupy": [],
 }
+# Beside the public names: the device kernels have no public call until there is a device executor.
+BENCHES_MAY_IMPORT = {"gpu_kernels.py": "collectives.kernels"}
 READ_ENVIRONMENT = ["settings", "kernels.cache", "lifecycle", "info"]
 WRITE_TO_THE_TERMINAL = ["schedule", "info", "abort", "lifecycle"]
 
@@ -149,9 +151,10 @@ def test_libraries_do_not_print(name):
 @pytest.mark.parametrize("path", [*CHECKOUT.glob("bench/*.py"), *CHECKOUT.glob("examples/*.py")],
                          ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_benchmarks_and_examples_use_the_public_names(path):
-    names = imported(ast.walk(ast.parse(path.read_text())))
-    assert not {name for name in names if name.startswith("collectives.")} - {
-        f"collectives.{name}" for name in collectives.__all__}
+    inside = BENCHES_MAY_IMPORT.get(path.name, "no such package")
+    names = {name for name in imported(ast.walk(ast.parse(path.read_text())))
+             if name.startswith("collectives.") and not name.startswith(inside)}
+    assert not names - {f"collectives.{name}" for name in collectives.__all__}
 
 
 def test_every_group_says_what_it_may_import_and_groups_form_no_circle():

@@ -6,7 +6,7 @@ import pytest
 
 from collectives.kernels.codecs import BFloat16, Float16, Int4, Int8, Sign, Ternary
 
-CODECS = [Float16(), BFloat16(), Int8(), Int4(block=64), Ternary(), Sign(),
+CODECS = [Float16(), BFloat16(), Int8(), Int4(), Ternary(), Sign(),
           Ternary(block=72, stochastic=True)]
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [0, 1, 2, 3, 5, 7, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 2049]

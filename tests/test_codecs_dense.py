@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from collectives.kernels.codecs import BFloat16, Float16, Int4, Int8, Sign, Ternary
+from collectives.kernels.codecs import BFloat16, Float16, Int4, Int8, Sign, Ternary, as_codec
 from tests.test_codecs import decoded, encoded, numbers
 
 HALVES = [Float16(), BFloat16()]
@@ -172,3 +172,8 @@ def test_sign_sends_the_mean_magnitude():
     x = np.array([1, -2, 3, -0.0, 0, -6], np.float32)
     out = decoded(Sign(), encoded(Sign(), x), 6, np.float32)
     np.testing.assert_array_equal(out, [2, -2, 2, 2, 2, -2])
+
+
+def test_a_value_without_a_name_is_the_first_parameter():
+    assert as_codec("int8:64") == Int8(64) == Int8(block=64)
+    assert as_codec("int4:64,seed=3,stochastic=True") == Int4(64, stochastic=True, seed=3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives.arrays import as_leaf
-from collectives.containers import as_leaves, flatten
+from collectives.containers import as_leaves, flatten, names_of
 from collectives.messages import exchanged, read_only, results, write_only
 
 Layer = namedtuple("Layer", "weight bias")
@@ -219,3 +219,11 @@ def test_torch_and_numpy_travel_together():
     message.commit()
     assert given[0].tolist() == [1, 2, 3] and given[1].tolist() == [1, 2, 3, 4]
     assert given[1]._version == 1 and given[1].requires_grad
+
+
+@pytest.mark.parametrize("tree, names", [
+    (1.0, [None]), ([1, 2], ["0", "1"]), ({"w": 1, "layers": [{"b": 2}]}, ["layers.0.b", "w"]),
+    (Layer(1, (2, 3)), ["0", "1.0", "1.1"]), ({2: 1, 10: 2}, ["2", "10"]),
+])
+def test_tensors_are_named_by_their_place_in_the_container(tree, names):
+    assert names_of(tree) == names

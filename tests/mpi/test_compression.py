@@ -55,7 +55,7 @@ def check_conservation(x, old, new, result, op):
     assert not over.any(), (np.flatnonzero(over)[:5], np.abs(left / magnitudes).max() / roundoff)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES if SIZE in (2, 3, 4, 5, 8) else ["float32"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", CODECS)
 def test_nothing_is_lost_and_replicas_are_equal(name, algorithm, dtype):
