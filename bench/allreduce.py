@@ -146,11 +146,12 @@ def largest(args: argparse.Namespace, comm: MPI.Comm) -> float:
 
 def traffic_of(comm: MPI.Comm, contender: Contender, given: np.ndarray, op: str) -> dict:
     """Bytes that a rank sends in one call, and would send without a codec; None if unknown."""
-    if contender.baseline or contender.name == "native":
+    if contender.algorithm in (None, "native"):
         return {"wire_nbytes": None, "logical_nbytes": None}
-    plain = ours(contender.name, op)
-    wire, logical = (sent_nbytes(comm, lambda x, c=c: c.call(x, x), given.copy())
-                     for c in (contender, plain))
+    wire, logical = (
+        sent_nbytes(comm, lambda x, c=ours(contender.algorithm, op, codec): c.call(x, x),
+                    given.copy())
+        for codec in (contender.compression, "none"))
     return {"wire_nbytes": wire, "logical_nbytes": logical}
 
 

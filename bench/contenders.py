@@ -26,6 +26,7 @@ class Contender:
     baseline: bool = False
     prepare: Callable[[], object] | None = None  # before each sample, not timed
     compression: str = "none"
+    algorithm: str | None = None  # of ours
     codec: collectives.Codec | None = None
     feedback: bool = False
 
@@ -49,7 +50,8 @@ def ours(algorithm: str, op: str, compression: str = "none", feedback: bool = Fa
         collectives.allreduce(send, op, out=out, algorithm=algorithm, compression=codec,
                               residual=residual)
 
-    return Contender(algorithm, call, compression=compression, codec=codec, feedback=feedback)
+    return Contender(algorithm, call, compression=compression, algorithm=algorithm, codec=codec,
+                     feedback=feedback)
 
 
 def mpi(comm: MPI.Comm, op: str) -> Contender:

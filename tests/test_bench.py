@@ -21,7 +21,8 @@ BENCH = Path(__file__).parents[1] / "bench"
 # The launcher runs Python with -P, which hides the script's own folder.
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(BENCH)]))}
 KEYS = {"nbytes", "count", "dtype", "op", "algorithm", "compression", "ranks", "time_us",
-        "time_min_us", "time_max_us", "algbw", "busbw", "wrong", "in_place"}
+        "time_min_us", "time_max_us", "algbw", "busbw", "wrong", "in_place", "wire_nbytes",
+        "logical_nbytes"}
 
 
 def bench(n, *options):
@@ -226,3 +227,50 @@ def test_a_rank_that_comes_late_is_not_counted(tmp_path):
 
 def test_a_rank_that_takes_long_is_the_time_of_all(tmp_path):
     assert median_us(SLOW, tmp_path) >= 50_000
+
+
+# Compression
+
+def test_a_compressed_row_says_what_is_sent_and_is_checked(tmp_path):
+    file = tmp_path / "rows.json"
+    job = bench(2, "-b", "64K", "-e", "64K", "-n", "3", "--in-place", "--algorithms", "ring",
+                "--compression", "none", "int8", "topk:0.01", "--feedback", "--json", str(file))
+    assert job.returncode == 0, job.stdout
+    rows = {row["compression"]: row for row in json.loads(file.read_text())
+            if row["algorithm"] == "ring"}
+    assert set(rows) == {"none", "int8", "topk:0.01"}
+    assert {row["logical_nbytes"] for row in rows.values()} == {65536}
+    assert rows["none"]["wire_nbytes"] == 65536
+    assert rows["int8"]["wire_nbytes"] == 65536 / 4 + 65536 / 4 / 256 * 4
+    assert rows["topk:0.01"]["wire_nbytes"] == 2 * 8 * 81  # of two chunks of 8192
+    assert "ring/int8" in job.stdout
+
+
+LOSSY = """
+import sys
+import numpy as np
+from mpi4py import MPI
+import collectives
+from compressed import broken
+
+comm = MPI.COMM_WORLD
+given = np.arange(1000, dtype=np.float32) + comm.rank
+
+def call(x, residual):
+    collectives.allreduce(x, compression="int8", residual=residual)
+    {spoil}
+
+total = comm.allreduce(broken(comm, call, given, False))
+if comm.rank == 0:
+    print("broken", total)
+"""
+
+
+@pytest.mark.parametrize("spoil, some", [
+    ("pass", False),
+    ("residual[7] += 1", True),                  # something lost
+    ("x[5] += comm.rank", True),                 # replicas differ
+])
+def test_a_broken_law_is_noticed(spoil, some, tmp_path):
+    job = run_script(2, LOSSY.format(spoil=spoil), tmp_path, timeout=120, env=PATH)
+    assert (int(re.search(r"broken (\d+)", job.stdout)[1]) > 0) == some, job.stdout
