@@ -149,8 +149,7 @@ def traffic_of(comm: MPI.Comm, contender: Contender, given: np.ndarray, op: str)
     if contender.algorithm in (None, "native"):
         return {"wire_nbytes": None, "logical_nbytes": None}
     wire, logical = (
-        sent_nbytes(comm, lambda x, c=ours(contender.algorithm, op, codec): c.call(x, x),
-                    given.copy())
+        sent_nbytes(comm, ours(contender.algorithm, op, codec).call, given.copy())
         for codec in (contender.compression, "none"))
     return {"wire_nbytes": wire, "logical_nbytes": logical}
 

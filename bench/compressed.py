@@ -56,7 +56,7 @@ def _lost(comm, given, result, residual, mean: bool) -> np.ndarray:
 
 
 def sent_nbytes(comm: MPI.Comm, call: Callable, tensor: np.ndarray) -> float:
-    """Bytes that a rank sends in one call, on average over ranks.  Collective."""
+    """Bytes that a rank sends in one call in place, on average over ranks.  Collective."""
     before = collectives.world().sent_nbytes
-    call(tensor)
+    call(tensor, tensor)
     return comm.allreduce(collectives.world().sent_nbytes - before) / comm.size
