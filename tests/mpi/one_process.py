@@ -19,32 +19,35 @@ def chunks(codec, count):
     return list(map(slice, [0, *ends], ends))
 
 
-def totals(codec, rows, residuals):
-    """What owners have before they encode, (count,); rows and residuals : (SIZE, count)."""
-    sums = np.empty_like(rows[0])
-    for owner, chunk in enumerate(chunks(codec, sums.size)):
-        sums[chunk] = rows[owner][chunk]
-        wire = np.empty(codec.wire_nbytes(sums[chunk].size), np.uint8)
-        for q in ((owner - t) % SIZE for t in range(1, SIZE)):
-            codec.encode(rows[q][chunk], residuals[q][chunk], wire)
-            codec.decode_add(wire, sums[chunk])
-    return sums
+def total(codec, owner, rows, residuals):
+    """The sum that the owner of a chunk has before it encodes; renews the others' residuals.
+
+    rows, residuals : (SIZE, n), what all ranks have of this chunk
+    """
+    sum_, wire = rows[owner].copy(), np.empty(codec.wire_nbytes(rows[owner].size), np.uint8)
+    for q in ((owner - t) % SIZE for t in range(1, SIZE)):
+        codec.encode(rows[q], residuals[q], wire)
+        codec.decode_add(wire, sum_)
+    return sum_
+
+
+def reduced_chunk(codec, owner, rows, residuals, op):
+    """The owner's chunk of the result, on all ranks; renews the residuals of all."""
+    divisor = np.float32(SIZE if op == "mean" else 1)
+    v = total(codec, owner, rows, residuals) + residuals[owner]
+    result = v / divisor
+    if SIZE > 1:
+        wire = np.empty(codec.wire_nbytes(v.size), np.uint8)
+        codec.encode(result, None, wire)
+        codec.decode(wire, result)
+    residuals[owner] = v - divisor * result
+    return result
 
 
 def direct(codec, rows, residuals, op="sum"):
-    """The result of an allreduce on all ranks; renews the residuals of all."""
-    divisor = np.float32(SIZE if op == "mean" else 1)
-    sums = totals(codec, rows, residuals)
-    result = np.empty_like(sums)
-    for owner, chunk in enumerate(chunks(codec, sums.size)):
-        v = sums[chunk] + residuals[owner][chunk]
-        result[chunk] = v / divisor
-        if SIZE > 1:
-            wire = np.empty(codec.wire_nbytes(v.size), np.uint8)
-            codec.encode(result[chunk], None, wire)
-            codec.decode(wire, result[chunk])
-        residuals[owner][chunk] = v - divisor * result[chunk]
-    return result
+    """The result, on all ranks; renews the residuals of all.  rows, residuals : (SIZE, count)."""
+    return np.concatenate([reduced_chunk(codec, owner, rows[:, chunk], residuals[:, chunk], op)
+                           for owner, chunk in enumerate(chunks(codec, rows[0].size))])
 
 
 def normal(*shape, seed):

@@ -8,23 +8,30 @@ import pytest
 from mpi4py import MPI
 
 import collectives as coll
-from tests.mpi.one_process import direct, normal
+from tests.mpi.one_process import chunks, normal, reduced_chunk
 from tests.mpi.reference import RANK, SIZE
 
+COMM = MPI.COMM_WORLD
 ONE_SCALE = ["int8", "int4", "ternary", "sign"]  # per block
 
 
 # K17: pytorch/pytorch#49374: residuals of buffers that were overwritten already.
 
 class Bucket:
-    """Gradients of all ranks for all steps; what one process makes of them in order."""
+    """Gradients of all ranks for all steps, and what one process makes of this rank's chunk.
+
+    results, found : of each step, by that process and by calls
+    kept : (SIZE, n), residuals of all ranks after the last step
+    """
 
     def __init__(self, seed, steps, count, op):
         self.name, self.op = f"bucket {seed}", op
         self.rows = normal(steps, SIZE, count, seed=seed)
         self.buffer = np.empty(count, np.float32)
-        self.residuals = np.zeros((SIZE, count), np.float32)
-        self.results = [direct(coll.Int8(), rows, self.residuals, op) for rows in self.rows]
+        self.found, self.chunks = [], chunks(coll.Int8(), count)
+        self.kept = np.zeros_like(self.rows[0, :, self.chunks[RANK]])
+        self.results = [reduced_chunk(coll.Int8(), RANK, rows[:, self.chunks[RANK]], self.kept, op)
+                        for rows in self.rows]
 
     def start(self, step, feedback):
         self.buffer[:] = self.rows[step, RANK]
@@ -33,25 +40,30 @@ class Bucket:
 
 
 def test_residuals_of_calls_in_flight_are_those_of_one_process_bit_for_bit():
-    steps, feedback = 200, coll.ErrorFeedback()
+    steps, feedback, late = 200, coll.ErrorFeedback(), np.random.default_rng(17)
     buckets = [Bucket(0, steps, 300, "mean"), Bucket(1, steps, 256 * SIZE + 7, "sum"),
                Bucket(2, steps, 640, "mean")]
-    late = np.random.default_rng(17)
-    requests = {bucket.name: bucket.start(0, feedback) for bucket in buckets}
+    digest = sha256()
+    requests = {bucket: bucket.start(0, feedback) for bucket in buckets}
     for step in range(steps):
         for bucket in buckets:  # the others are in flight
-            result = requests.pop(bucket.name).wait().copy()
-            bucket.buffer.fill(np.nan)
-            np.testing.assert_array_equal(result, bucket.results[step])
+            result = requests.pop(bucket).wait()
+            bucket.found.append(result[bucket.chunks[RANK]].copy())
+            digest.update(result)
+            result.fill(np.nan)
             if step + 1 < steps and step % 4 != 3:
-                requests[bucket.name] = bucket.start(step + 1, feedback)
+                requests[bucket] = bucket.start(step + 1, feedback)
             if RANK == SIZE - 1 and late.random() < 0.1:
                 sleep(0.002)
         if not requests and step + 1 < steps:
             coll.world().lanes.mine().arena.poison()
-            requests = {bucket.name: bucket.start(step + 1, feedback) for bucket in buckets}
-    for bucket in buckets:
-        np.testing.assert_array_equal(feedback[bucket.name].residual, bucket.residuals[RANK])
+            requests = {bucket: bucket.start(step + 1, feedback) for bucket in buckets}
+    assert len(set(COMM.allgather(digest.hexdigest()))) == 1
+    mine = [(bucket.chunks, feedback[bucket.name].residual) for bucket in buckets]
+    theirs = COMM.alltoall([[residual[parts[q]] for parts, residual in mine] for q in range(SIZE)])
+    for bucket, *kept in zip(buckets, *theirs, strict=True):
+        np.testing.assert_array_equal(bucket.found, bucket.results)
+        np.testing.assert_array_equal(kept, bucket.kept)
 
 
 # K18: learning-at-home/hivemind#195, #225, #272: replicas drift, since owners keep what is exact.
@@ -64,7 +76,7 @@ def test_replicas_that_are_averaged_again_and_again_stay_equal_and_near(name):
         coll.allreduce(x, "mean", compression=name, residual=residual)
         errors.append(np.abs(x - start).max())
         digests.append(sha256(x).hexdigest())
-    assert all(theirs == digests for theirs in MPI.COMM_WORLD.allgather(digests))
+    assert all(theirs == digests for theirs in COMM.allgather(digests))
     # The mean of `start` and of what it decodes to, C, lies between them and so decodes to C too.
     # From then on x + residual is `start` again.  All but for three roundings per rank and round.
     rounding = 3 * SIZE * 2.0**-24 * 2 * np.abs(start).max()
