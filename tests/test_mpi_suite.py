@@ -49,7 +49,7 @@ MANY = pytest.mark.xdist_group("cores")
 
 @pytest.mark.parametrize("size", [pytest.param(n, marks=MANY) if n > 4 else n for n in SIZES])
 def test_on_ranks(size, tmp_path, kernels):
-    run = Run(size, tmp_path, MPI_TESTS, timeout=400)
+    run = Run(size, tmp_path, MPI_TESTS, timeout=900)
     passed = run.counts("passed")
     assert run.job.returncode == 0, run.report()
     assert min(passed) > 0 and len(set(passed)) == 1, f"passed {passed}\n{run.report()}"

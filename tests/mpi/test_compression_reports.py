@@ -12,7 +12,7 @@ from tests.compression_matrix import ALGORITHMS, CODECS, DTYPES
 from tests.layouts import numpy_dtype
 from tests.mpi.one_process import chunks, direct, normal, reduced, total
 from tests.mpi.reference import RANK, SIZE, same_on_all_ranks
-from tests.mpi.test_compression import COMM, accumulator, check_conservation, summed
+from tests.mpi.test_compression import COMM, check_conservation, summed
 
 DENSE = CODECS[:6]
 several_ranks = pytest.mark.skipif(SIZE < 2, reason="one rank encodes nothing")
@@ -231,14 +231,7 @@ def test_a_threshold_is_the_senders_own_business():
             assert np.abs(result[result != 0]).min() >= np.float32(low)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@every_codec
-def test_every_float_type_is_reduced(name, dtype):
-    x = normal(SIZE, 300, seed=14)[RANK].astype(numpy_dtype(dtype))
-    old = np.zeros(300, accumulator(dtype))
-    new = old.copy()
-    check_conservation(x, old, new, reduced(x, name, new), "sum")
-
+# That every float type is right: test_compression.py.
 
 @every_codec
 def test_every_other_type_is_refused_by_name(name):
