@@ -36,6 +36,7 @@ def available_nbytes():
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.xdist_group("cores")  # one at a time: memory
 @pytest.mark.skipif(available_nbytes() < NEEDED_NBYTES, reason="needs 8 GiB of free memory")
 @pytest.mark.parametrize("dtype, count, algorithm", [
     ("float32", 590_558_003, "ring"),  # 2.2 GiB
