@@ -68,9 +68,12 @@ def test_a_root_is_a_rank(verb, root):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_compression_is_not_there_yet(verb):
-    for how in ({"compression": "int8"}, {"residual": np.zeros(3)}):
-        refused(NotImplementedError, [verb.removeprefix("i")], verb, np.zeros(3), **how)
+def test_what_compresses_nothing_is_refused_by_every_verb(verb):
+    refused(ValueError, ["int7", "topk"], verb, np.zeros(3), compression="int7")
+    refused(TypeError, ["3", "policy"], verb, np.zeros(3), compression=3)
+    refused(TypeError, ["Int8", "int32"], verb, np.zeros(3, np.int32), compression="int8")
+    refused(ValueError, ["native", "ring"], verb, np.zeros(3), compression="int8",
+            algorithm="native")
 
 
 @pytest.mark.parametrize("verb", ["allreduce", "iallreduce", "broadcast"])

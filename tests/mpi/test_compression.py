@@ -171,7 +171,7 @@ def test_stochastic_rounding_differs_between_calls_and_is_the_same_again_for_a_s
     x[::100] = 100.0
     results = [coll.allreduce(x.copy(), compression="int8:stochastic=True,seed=5")
                for _ in range(2)]
-    assert (results[0] != results[1]).any()
+    assert (results[0] != results[1]).any() == (SIZE > 1)  # on one rank nothing is encoded
     assert same_on_all_ranks(*results)
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_compressed_is_an_error_on_every_rank_before_any_message(
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
 def test_a_codec_named_outright_for_what_it_cannot_encode_is_a_type_error(dtype):
-    with pytest.raises(TypeError, match=f"int8.*{dtype}"):
+    with pytest.raises(TypeError, match=f"Int8.*{dtype}"):
         coll.allreduce(np.ones(5, dtype), "sum", compression="int8")
 
 
