@@ -6,6 +6,7 @@ a rank shows that waits in a collective for one that has failed.
 """
 
 import faulthandler
+import os
 import sys
 import threading
 import time
@@ -22,6 +23,17 @@ from collectives.memory import Pool
 
 TEXT_NBYTES = 300
 OWN_FAILURE = "failed on this rank"  # heads the reports that test_mpi_suite.py shows
+
+# What users reported needs 5 ranks at most.  Kernels and plans do not depend on the MPI library, so
+# under Open MPI two numbers of ranks say whether compressed messages arrive.  EVERYTHING runs all.
+EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"
+collect_ignore = []
+if MPI.COMM_WORLD.size > 5 and not EVERYTHING:
+    collect_ignore += ["test_compression_reports.py", "test_compression_steps.py"]
+if "Open MPI" in MPI.Get_library_version() and MPI.COMM_WORLD.size not in (2, 8) \
+        and not EVERYTHING:
+    collect_ignore += ["test_compression.py", "test_compression_reports.py",
+                       "test_compression_steps.py"]
 
 _comm = MPI.COMM_WORLD.Dup()  # ours alone: never meets the messages of a test
 
