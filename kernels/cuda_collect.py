@@ -1,7 +1,5 @@
-"""Device kernels that encode pairs, by one thread block: find the floor, then collect.
+"""Device kernels that encode pairs, by one thread block: prepare and frame, then collect.
 
-    prepare    v to where the host has it (residual, or dst as work area), piece by piece
-    frame      the floor of the keys and how many are sent (`cuda_select`)
     collect    words of 32 elements, a bit for each that is sent, by all threads:
 
                elements   ...x.....x.... | ......x......... |        neighbours read neighbours
@@ -14,13 +12,12 @@ Bits are for as many elements as shared memory has words for; longer arrays take
 """
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
 
 from collectives.kernels.codec import Emit
-from collectives.kernels.codecs import pairs, threshold, topk
+from collectives.kernels.cuda_frame import View, framer, preparation, sender, value_reader
 from collectives.kernels.cuda_memory import block_function, load, scalar_function, store
 from collectives.kernels.cuda_numbers import (
     STORED,
@@ -30,45 +27,10 @@ from collectives.kernels.cuda_numbers import (
     size_bits,
     widener,
 )
-from collectives.kernels.cuda_pairs import filler, looker
-from collectives.kernels.cuda_select import BUCKETS, boundary, clear, counter, key_of, summer
+from collectives.kernels.cuda_select import BUCKETS, clear, key_of
 from collectives.kernels.cuda_threads import sum_before
 from collectives.kernels.floats import accumulator_of
 from collectives.kernels.select import SUMS
-
-_HEADER, _PAIR = threshold.HEADER_NBYTES, pairs.PAIR_NBYTES
-_sent = pairs.cores(scalar_function).sent
-_kept = topk.cores(scalar_function).kept
-_level = threshold.cores(scalar_function).level
-
-
-class View(NamedTuple):
-    """n elements to be encoded, and where they come from; as the host's `view.View`.  All int64.
-
-    odd : not 0 if some of a + what arrives is not finite, and so not in `source`
-    """
-
-    source: int
-    n: int
-    divisor: int
-    odd: int
-    a: int
-    values: int
-    indices: int
-    count: int
-
-
-class Frame(NamedTuple):
-    """What is sent: elements whose key is above the floor, and the first `ties` of those at it.
-
-    floor : uint32;  else int64, to addresses as in `cuda_pairs.opener`
-    """
-
-    floor: int
-    ties: int
-    values: int
-    indices: int
-    count: int
 
 
 def make(name: str, emit: Emit, open_wire, adds, feedback, a, dst, threads, tile_length, words):
@@ -76,11 +38,11 @@ def make(name: str, emit: Emit, open_wire, adds, feedback, a, dst, threads, tile
     acc, rows = accumulator_of(a, dst), max(1, threads // SUMS)
     acc_type, final = STORED[acc], emit is Emit.FINAL
     sums_count, bits_count = rows * SUMS, max(BUCKETS, 2 * words)
-    value_of = _value_of(acc if adds or feedback else a, a, acc, adds, feedback)
-    send = _sender(acc, final)
+    value_of = value_reader(acc if adds or feedback else a, a, acc, adds, feedback)
+    send = sender(acc, final)
     read = scalar_function(lambda view, i: send(value_of(view, i), view.divisor))
-    prepare = _preparation(adds, feedback, a, acc, tile_length)
-    frame_of = _largest(read) if name == "topk" else _above(read, rows)
+    prepare = preparation(adds, feedback, a, acc, tile_length)
+    frame_of = framer(name, read, rows)
     settle = _settling(acc, dst if final else acc) if feedback else _nothing
     collect = _collector(value_of, send, settle, words)
     decode = _result(dst) if final else _nothing
@@ -104,103 +66,6 @@ def make(name: str, emit: Emit, open_wire, adds, feedback, a, dst, threads, tile
 @scalar_function
 def _nothing(one, two, three, four, five):
     pass
-
-
-@cache
-def _value_of(stored, a, acc, adds, feedback):
-    """(view, i) -> v; where a + incoming is not finite, the residual holds its old number."""
-    stored_type, widen, look, finite = (
-        STORED[stored], widener(stored, acc), looker(a, acc, adds), finite_of(acc))
-
-    @scalar_function
-    def value_of(view, i):
-        v = widen(load(view.source, i, stored_type))
-        if feedback and view.odd != 0:
-            given = look(view.a, i, view.values, view.indices, view.count)
-            v = v if finite(given) else given
-        return v
-
-    return value_of
-
-
-@cache
-def _sender(acc: str, divides: bool):
-    """(v, divisor) -> what would be sent, float32."""
-    number = STORED[acc]
-    if divides:
-        return scalar_function(lambda v, divisor: _sent(number(v / number(divisor))))
-    return scalar_function(lambda v, divisor: _sent(v))
-
-
-@cache
-def _preparation(adds: bool, feedback: bool, a: str, acc: str, tile_length: int):
-    """`prepare(dst, a, values, indices, count, residual, n, tile) -> (source, odd)` of a View."""
-    number, fill, finite = STORED[acc], filler(a, acc, adds), finite_of(acc)
-
-    @block_function
-    def in_residual(dst, a, values, indices, count, residual, n, tile):
-        odd = 0
-        for start in range(0, n, tile_length):
-            length = min(tile_length, n - start)
-            fill(tile, a, start, length, values, indices, count)
-            for t in range(cuda.threadIdx.x, length, cuda.blockDim.x):
-                if finite(tile[t]):
-                    i = start + t
-                    store(residual, i, number(tile[t] + load(residual, i, number)))
-                else:
-                    odd = 1
-            cuda.syncthreads()
-        return residual, np.int64(cuda.syncthreads_or(odd))
-
-    @block_function
-    def in_work(dst, a, values, indices, count, residual, n, tile):
-        for start in range(0, n, tile_length):
-            length = min(tile_length, n - start)
-            fill(tile, a, start, length, values, indices, count)
-            for t in range(cuda.threadIdx.x, length, cuda.blockDim.x):
-                store(dst, start + t, tile[t])
-            cuda.syncthreads()
-        return dst, np.int64(0)
-
-    @scalar_function
-    def in_place(dst, a, values, indices, count, residual, n, tile):
-        return a, np.int64(0)
-
-    return in_residual if feedback else in_work if adds else in_place
-
-
-def _largest(read):
-    """`frame_of(view, wire, parameter, bits, scan, found, sums) -> Frame` of top-k."""
-    find = boundary(read)
-
-    @block_function
-    def frame_of(view, wire, parameter, bits, scan, found, sums):
-        k = np.int64(_kept(view.n, parameter))
-        floor, ties = find(view, k, bits, scan, found)
-        return Frame(floor, np.int64(ties), wire, np.int64(wire + 4 * k), k)
-
-    return frame_of
-
-
-def _above(read, rows: int):
-    """The same of a threshold; writes the header."""
-    squares, reaching = summer(read, rows), counter(read)
-
-    @block_function
-    def frame_of(view, wire, parameter, bits, scan, found, sums):
-        total = squares(view, sums) if parameter < 0 else np.float64(0)
-        floor = size_bits(_level(parameter, total, view.n))
-        count = np.int64(reaching(view, floor, scan))
-        dense = 2 * count >= view.n
-        nbytes = np.int64(_HEADER + (4 * view.n if dense else _PAIR * count))
-        if cuda.threadIdx.x == 0:
-            store(wire, 0, np.uint32(nbytes & 0xFFFFFFFF))
-            store(wire, 1, np.uint32(nbytes >> np.int64(32)))
-        values = np.int64(wire + _HEADER)
-        return Frame(floor, view.n, values, np.int64(0) if dense else np.int64(values + 4 * count),
-                     view.n if dense else count)
-
-    return frame_of
 
 
 def _collector(value_of, send, settle, words: int):

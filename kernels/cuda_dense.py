@@ -28,6 +28,7 @@ from collectives.kernels.cuda_numbers import (
     narrower,
     remainder,
     to_single,
+    unchanged_of,
     widener,
 )
 from collectives.kernels.floats import accumulator_of
@@ -205,13 +206,15 @@ def _element(codec, parts: Parts, emit: Emit, feedback: bool, a: str, dst: str):
 def _valued(parts: Parts, feedback: bool, dst: str, acc: str):
     value, narrow, widen = parts.value, narrower(acc, dst), widener(dst, acc)
     acc_type, finite, rest = parts.acc, finite_of(acc), remainder(acc)
+    unchanged = unchanged_of(acc)
 
     @scalar_function
     def element(dst, a, residual, wire, i, byte, field, scale, divisor):
         v = value(a, residual, i, byte, field, scale)
         stored = narrow(acc_type(v / acc_type(divisor)))
-        if feedback and finite(v):
-            store(residual, i, rest(v, widen(stored), divisor))
+        if feedback:
+            left = rest(v, widen(stored), divisor)
+            store(residual, i, left if finite(v) else unchanged(residual, i))
         store(dst, i, stored)
 
     return element
@@ -221,15 +224,16 @@ def _half(codec, parts: Parts, final: bool, feedback: bool, dst: str, acc: str):
     value, acc_type, finite, single = parts.value, parts.acc, finite_of(acc), to_single(acc)
     to_half, from_half = half_cores(codec.name)
     narrow, widen = (narrower("float32", dst), widener(dst, acc)) if final else (None, None)
-    rest = remainder(acc)
+    rest, unchanged = remainder(acc), unchanged_of(acc)
 
     @scalar_function
     def encode_only(dst, a, residual, wire, i, byte, field, scale, divisor):
         v = value(a, residual, i, byte, field, scale)
         half = to_half(single(v))
         store(wire, i, half)
-        if feedback and finite(v):
-            store(residual, i, acc_type(v - acc_type(from_half(half))))
+        if feedback:
+            left = acc_type(v - acc_type(from_half(half)))
+            store(residual, i, left if finite(v) else unchanged(residual, i))
 
     @scalar_function
     def encode_and_decode(dst, a, residual, wire, i, byte, field, scale, divisor):
@@ -238,7 +242,8 @@ def _half(codec, parts: Parts, final: bool, feedback: bool, dst: str, acc: str):
         stored = narrow(from_half(half))
         store(wire, i, half)
         store(dst, i, stored)
-        if feedback and finite(v):
-            store(residual, i, rest(v, widen(stored), divisor))
+        if feedback:
+            left = rest(v, widen(stored), divisor)
+            store(residual, i, left if finite(v) else unchanged(residual, i))
 
     return encode_and_decode if final else encode_only

@@ -12,7 +12,13 @@ import numpy as np
 
 from collectives.kernels.codecs.bfloat16 import BFloat16
 from collectives.kernels.codecs.float16 import Float16
-from collectives.kernels.cuda_memory import bits_float, double_bits, float_bits, scalar_function
+from collectives.kernels.cuda_memory import (
+    bits_float,
+    double_bits,
+    float_bits,
+    load,
+    scalar_function,
+)
 
 STORED = {"": np.uint8, "float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32,
           "float64": np.float64}
@@ -112,3 +118,10 @@ def remainder(acc: str):
         return number(v - product)
 
     return rest
+
+
+@cache
+def unchanged_of(acc: str):
+    """Device function (residual, i): what it was, and 0 for -0, as on the host (see `floats`)."""
+    number = STORED[acc]
+    return scalar_function(lambda residual, i: number(load(residual, i, number) + number(0)))

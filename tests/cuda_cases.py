@@ -1,9 +1,8 @@
-"""Device kernels of some codecs, each run in the simulator beside the host's, or assembled.
+"""Which device kernels are tested; and those of one codec in the simulator beside the host's.
 
-    NUMBA_ENABLE_CUDASIM=1 python -m tests.cuda_cases simulate INDEX...
-    python -m tests.cuda_cases assemble INDEX...
+    NUMBA_ENABLE_CUDASIM=1 python -m tests.cuda_cases INDEX
 
-Both print one line of JSON per kernel and do not judge; `test_cuda_kernels` does.
+It prints a line of JSON per kernel and count, and does not judge; `test_cuda_kernels` does.
 """
 
 import json
@@ -165,30 +164,15 @@ def describe(case: tuple) -> str:
     return "-".join([emit.name, *["adds"] * adds, *["feedback"] * feedback, f"{a}>{dst}"])
 
 
-def simulate(codec):
-    """Yield a report per kernel and count."""
-    for case in kernels_of(codec):
-        for n in counts_of(codec, case[0]):
-            yield {"case": describe(case), "n": n, "differs": differences(codec, case, n)}
-
-
-def assemble(codec):
-    """Yield a report per kernel, of its code for each compute capability."""
-    for case in assembled_of(codec):
-        kernel = device_kernel(codec, *case)
-        texts = {f"sm_{major}{minor}": kernel.ptx((major, minor)) for major, minor in CAPABILITIES}
-        yield {"case": describe(case), "threads": kernel.threads,
-               "log": kernel.resources(CAPABILITIES[0]), "ptx": texts}
-
-
-def main(what: str, *indices: str) -> None:
+def main(index: str) -> None:
     warnings.simplefilter("ignore")  # NumPy's scalars warn of what kernels mean to do
     sys.setswitchinterval(1e-5)      # the simulator's threads take turns all the time
-    report = {"simulate": simulate, "assemble": assemble}[what]
-    for index in map(int, indices):
-        for line in report(CODECS[index]):
-            print(json.dumps({"codec": index, **line}), flush=True)
+    codec = CODECS[int(index)]
+    for case in kernels_of(codec):
+        for n in counts_of(codec, case[0]):
+            print(json.dumps({"case": describe(case), "n": n,
+                              "differs": differences(codec, case, n)}), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])
