@@ -27,7 +27,8 @@ from tests.mpi.reference import RANK, SIZE, Guarded, same_on_all_ranks
 
 COMM = MPI.COMM_WORLD
 EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"
-FEW = SIZE <= 2 or EVERYTHING  # more ranks on few cores take long: there, each combination has some of the types
+# More ranks on few cores take long: there, each combination has some of the types.
+FEW = SIZE <= 2 or EVERYTHING
 
 
 def some_types():
