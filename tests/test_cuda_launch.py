@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 if find_spec("numba_cuda") is None or find_spec("cuda") is None:
-    pytest.skip("needs numba-cuda: pip install 'mpi-collectives[test]' or [cuda12]",
+    pytest.skip("needs numba-cuda: pip install 'mpi-collectives[cuda12]'",
                 allow_module_level=True)
 
 from cuda.bindings import driver
