@@ -103,8 +103,7 @@ def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm
     receives = verb != "reduce" or rank == root
     results = _results(leaves, out, receives)
     write_only = verb == "broadcast" and rank != root
-    how = treatments(verb, op, tensor, leaves, results, compression,
-                     None if write_only else residual)
+    how = treatments(verb, op, tensor, leaves, results, compression, residual, not write_only)
     if not receives:
         packed = messages.read_only(leaves, how)
     elif write_only:

@@ -25,8 +25,11 @@ from collectives.rounding import narrow, widen
 
 
 def treatments(verb: str, op: str, tree, leaves: list[Leaf], results: list[Leaf],
-               compression, residual) -> list[Treatment]:
+               compression, residual, contributes: bool = True) -> list[Treatment]:
     """One per tensor of `tree`, whose leaves are `leaves` and whose results go to `results`.
+
+    contributes : False where this rank only receives; its residuals are then left alone, but an
+        `ErrorFeedback` counts the call, since it says whether a tensor is compressed
 
     Raises
     ------
@@ -43,8 +46,8 @@ def treatments(verb: str, op: str, tree, leaves: list[Leaf], results: list[Leaf]
              for name, leaf in zip(names, leaves, strict=True)]
     codecs = [_checked(verb, op, resolve(compression, info), info) for info in infos]
     if hasattr(residual, "begin"):
-        return _fed_back(residual, names, leaves, codecs)
-    residuals = _residuals(residual, names, leaves, results)
+        return _fed_back(residual, names, leaves, codecs, contributes)
+    residuals = _residuals(residual if contributes else None, names, leaves, results)
     return [_treated(*one) for one in zip(leaves, codecs, residuals, strict=True)]
 
 
@@ -60,7 +63,8 @@ def _checked(verb: str, op: str, codec: Codec | None, info: TensorInfo) -> Codec
     return codec
 
 
-def _fed_back(feedback, names, leaves: list[Leaf], codecs) -> list[Treatment]:
+def _fed_back(feedback, names, leaves: list[Leaf], codecs, contributes: bool
+              ) -> list[Treatment]:
     """By an `ErrorFeedback`: all tensors are accepted before the state of any changes."""
     entries = []
     try:
@@ -70,11 +74,13 @@ def _fed_back(feedback, names, leaves: list[Leaf], codecs) -> list[Treatment]:
         for entry in entries:
             entry.cancel()
         raise
-    return [_entered(*one) for one in zip(entries, leaves, codecs, strict=True)]
+    return [_entered(*one, contributes) for one in zip(entries, leaves, codecs, strict=True)]
 
 
-def _entered(entry, leaf: Leaf, codec: Codec | None) -> Treatment:
+def _entered(entry, leaf: Leaf, codec: Codec | None, contributes: bool) -> Treatment:
     treatment = Treatment(codec if entry.active else None, commit=entry.end)
+    if not contributes:
+        return treatment
     if entry.residual is not None:
         treatment.residual = entry.residual.reshape(-1)
     if leaf.dtype in FLOATS:

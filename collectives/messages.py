@@ -110,7 +110,7 @@ def write_only(outs: Sequence[Leaf], how: Sequence[Treatment] | None = None) -> 
         else:
             buffer = np.empty(sum(item.leaf.size for item in group), carrier(group[0].leaf.dtype))
             commit = _scatter(group, buffer)
-        messages.append(Message(group[0].leaf.dtype, buffer, buffer, commit, group[0].how.codec))
+        messages.append(_message(group, buffer, buffer, commit))
     return messages
 
 

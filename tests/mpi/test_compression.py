@@ -248,3 +248,16 @@ def test_switching_compression_off_sends_what_is_left():
     coll.allreduce(result, residual=residual)
     check_conservation(x, old, residual, result, "sum")
     assert np.abs(residual).max() < 1e-6 and carrier("float32") == residual.dtype
+
+
+def test_a_broadcast_is_compressed_on_all_ranks_alike_when_the_warm_up_is_over():
+    feedback = coll.ErrorFeedback(warmup_steps=1)
+    x = np.random.default_rng(1).standard_normal(600).astype(np.float32)
+    results = [coll.broadcast(x.copy() if RANK == 0 else np.zeros_like(x), compression="int8",
+                              residual=feedback["x"]) for _ in range(2)]
+    np.testing.assert_array_equal(results[0], x)
+    assert (results[1] != x).any() == (SIZE > 1)  # on one rank nothing is encoded
+    assert same_on_all_ranks(*results)
+    new = feedback["x"].residual
+    np.testing.assert_allclose(results[1] + new if RANK == 0 else new, x if RANK == 0 else 0,
+                               rtol=0, atol=2.0**-22 * 8)
