@@ -21,9 +21,8 @@ An algorithm in which a rank sends the same chunk to be reduced twice has no pla
 
 from dataclasses import dataclass, field
 
-from collectives import schedules
 from collectives.kernels.codec import Emit
-from collectives.lowering import Lowering, Row, messages_of
+from collectives.lowering import Lowering, Row, program
 from collectives.plan import Buffer, CodecKernel, Verb
 from collectives.step import Op, Step
 
@@ -44,9 +43,7 @@ class Coding(Lowering):
     undecoded: list[int] = field(default_factory=list)
 
     def run(self) -> list[Row]:
-        s = self.signature
-        self.steps = schedules.generate(s.verb, s.algorithm, s.rank, s.size, s.root)
-        self.messages = messages_of(s, self.steps)
+        self.steps, self.messages = program(self.signature)
         for n, step in enumerate(self.steps):
             for piece in self._pieces(step):
                 CODE[step.op](self, n, piece)

@@ -15,6 +15,7 @@ posted early: as soon as the last row that uses the place it lands in is done.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from collectives import schedules
 from collectives.dtypes import accumulator
@@ -88,8 +89,7 @@ class Lowering:
 
     def run(self) -> list[Row]:
         s = self.signature
-        steps = schedules.generate(s.verb, s.algorithm, s.rank, s.size, s.root)
-        messages = messages_of(s, steps)
+        steps, messages = program(s)
         final = _final_steps(steps, messages, self.result)
         for n, (step, message) in enumerate(zip(steps, messages, strict=True)):
             for piece in self._pieces(step):
@@ -205,26 +205,35 @@ def held(s: Signature, chunk: int) -> bool:
     return s.verb != "broadcast" or s.rank == s.root
 
 
-def messages_of(s: Signature, steps: list[Step]) -> list[Message]:
-    """What each step's message is, from the schedule of the rank at its other end."""
-    programs = {s.rank: _described(steps)}
+def program(s: Signature) -> tuple[tuple[Step, ...], tuple[Message, ...]]:
+    """This rank's steps, and what each step's message is."""
+    return _program(s.verb, s.algorithm, s.rank, s.size, s.root)
+
+
+@lru_cache(maxsize=1024)
+def _program(verb: str, algorithm: str, rank: int, size: int, root: int):
+    """`program`, which depends on neither counts nor types.
+
+    What a message is follows from the schedule of the rank at its other end.
+    """
+    steps = schedules.generate(verb, algorithm, rank, size, root)
+    programs = {rank: _described(steps)}
     for peer in {step.peer for step in steps}:
-        programs[peer] = _described(
-            schedules.generate(s.verb, s.algorithm, peer, s.size, s.root))
-    theirs = {peer: [(step, raw) for step, raw in programs[peer] if step.peer == s.rank]
+        programs[peer] = _described(schedules.generate(verb, algorithm, peer, size, root))
+    theirs = {peer: [(step, raw) for step, raw in programs[peer] if step.peer == rank]
               for peer in programs}
     sends = {peer: iter([m for m in both if m[0].op is Op.SEND]) for peer, both in theirs.items()}
     receipts = {peer: iter([m for m in both if m[0].op is not Op.SEND])
                 for peer, both in theirs.items()}
     messages = []
-    for step, raw in programs[s.rank]:
+    for step, raw in programs[rank]:
         if step.op is Op.SEND:
             other, _ = next(receipts[step.peer])
             messages.append(Message(other.op is Op.RECV_REDUCE, raw))
         else:
             _, sent_raw = next(sends[step.peer])
             messages.append(Message(step.op is Op.RECV_REDUCE, sent_raw))
-    return messages
+    return tuple(steps), tuple(messages)
 
 
 def _described(steps: list[Step]) -> list[tuple[Step, bool]]:
@@ -240,7 +249,7 @@ def _described(steps: list[Step]) -> list[tuple[Step, bool]]:
 
 
 def _final_steps(
-    steps: list[Step], messages: list[Message], result: set[int]
+    steps: tuple[Step, ...], messages: tuple[Message, ...], result: set[int]
 ) -> list[bool]:
     """For each step: is the value that it leaves in its chunks the final one?
 
