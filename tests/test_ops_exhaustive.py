@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives import lowering, schedule, verify
+from collectives import coding, lowering, schedule, verify
 from collectives.step import Op
 
 # consumer: its table from Op to what it does
@@ -10,6 +10,7 @@ CONSUMERS = {
     "verify": verify.ACTIONS,
     "schedule": schedule.CELLS,
     "plan": lowering.LOWER,
+    "plan with a codec": coding.CODE,
 }
 
 
