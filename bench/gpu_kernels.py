@@ -24,7 +24,6 @@ The exit status is 1 if any byte was wrong.
 """
 
 import argparse
-import json
 import os
 import sys
 import warnings
@@ -34,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from allreduce import at_least, names, parse_nbytes
 from bandwidth import algbw_GBps
+from report import write_json
 
 import collectives as coll
 from collectives.kernels.codec import Emit
@@ -206,9 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HEADING)
         rows = report(args, measure, ROW)
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
-            file.write("\n")
+        write_json(args.json, rows)
     return 1 if any(row["wrong"] for row in rows) else 0
 
 

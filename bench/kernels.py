@@ -18,7 +18,6 @@ The exit status is 1 if any element of any result was wrong.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from bandwidth import algbw_GBps
 from buffers import cache_nbytes
 from expressions import BASELINES
 from mpi4py import MPI
+from report import write_json
 from timing import default_iterations, interleave
 
 import collectives as coll
@@ -204,9 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*(ROW.format(**row) for row in found), sep="\n", flush=True)
         rows += found
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
-            file.write("\n")
+        write_json(args.json, rows)
     return 1 if any(row["wrong"] for row in rows) else 0
 
 
