@@ -72,7 +72,7 @@ def check_conservation(x, old, new, result, op):
     assert not over.any(), (np.flatnonzero(over)[:5], np.abs(left / magnitudes).max() / roundoff)
 
 
-@pytest.mark.parametrize("name, algorithm, dtype", some_types())
+@pytest.mark.parametrize("name, algorithm, dtype", list(some_types()))
 def test_nothing_is_lost_and_replicas_are_equal(name, algorithm, dtype):
     codec = coll.as_codec(name)
     parts = []
