@@ -207,6 +207,7 @@ def run(args: argparse.Namespace, comm: MPI.Comm, contenders: Sequence[Contender
     say(f"# wrong values: {wrong}")
     if args.json and comm.rank == 0:
         write_json(args.json, rows)
+    comm.Barrier()  # all is printed before a rank that exits with 1 ends the job
     return 1 if wrong else 0
 
 
