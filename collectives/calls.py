@@ -19,6 +19,8 @@ from collectives.dtypes import check_op
 from collectives.kernels.codec import Codec
 from collectives.kernels.reduce import as_reals
 
+SHARED = "shared"  # the algorithm for ranks that are all on one host; see `whole_host`
+
 
 @dataclass(slots=True)
 class Part:
@@ -69,16 +71,23 @@ class Call:
         return "+".join(codecs) or "None"
 
 
-def check_common(verb: str, size: int, root, algorithm: str, compression=None) -> int:
+def algorithms(verb: str, one_host: bool) -> tuple[str, ...]:
+    """Names that a call of `verb` may be given as its algorithm."""
+    special = ("auto", "native", SHARED) if one_host else ("auto", "native")
+    return (*special, *schedules.algorithms(verb))
+
+
+def check_common(verb: str, size: int, root, algorithm: str, compression=None,
+                 one_host: bool = True) -> int:
     """Check what is not a tensor; the root as an int.
 
     Raises
     ------
     ValueError
-        For an algorithm that the verb does not have, or not with compression, or a root that is
-        no rank.
+        For an algorithm that the verb does not have, or not with compression, or not on several
+        hosts, or a root that is no rank.
     """
-    known = ["auto", "native", *schedules.algorithms(verb)]
+    known = algorithms(verb, one_host)
     if algorithm not in known:
         raise ValueError(f"{verb}: algorithm={algorithm!r}: expected one of {', '.join(known)}")
     if compression is not None and not compresses(verb, algorithm):
@@ -91,8 +100,8 @@ def check_common(verb: str, size: int, root, algorithm: str, compression=None) -
 
 
 def compresses(verb: str, algorithm: str) -> bool:
-    """True if the algorithm's messages can be encoded: ours can, with one exception."""
-    return algorithm != "native" and not schedules.reencodes(verb, algorithm)
+    """True if the algorithm's messages can be encoded: those of schedules, with one exception."""
+    return algorithm not in ("native", SHARED) and not schedules.reencodes(verb, algorithm)
 
 
 def elementwise(verb: str, tensor, op: str, out, rank: int, root: int, algorithm: str,

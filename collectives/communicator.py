@@ -154,7 +154,7 @@ class Communicator:
         Other parameters and errors as `allreduce`.
         """
         def build():
-            calls.check_common("reduce_scatter", self.size, 0, algorithm, compression)
+            self._check("reduce_scatter", 0, algorithm, compression)
             return calls.reduce_scatter(tensor, op, out, self.rank, self.size, algorithm,
                                         compression, residual)
         return self._run(build)
@@ -169,7 +169,7 @@ class Communicator:
         Other parameters and errors as `allreduce`; tensors have equal shapes on all ranks.
         """
         def build():
-            calls.check_common("allgather", self.size, 0, algorithm, compression)
+            self._check("allgather", 0, algorithm, compression)
             return calls.allgather(tensor, out, self.size, algorithm, compression, residual)
         return self._run(build)
 
@@ -209,7 +209,7 @@ class Communicator:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         self._run(lambda: self._elementwise(
-            "allreduce", np.zeros(1, np.int8), "max", None, 0, "recursive_doubling", None, None))
+            "allreduce", np.zeros(1, np.int8), "max", None, 0, "auto", None, None))
 
     def close(self) -> None:
         """Free the MPI communicator; collective, unless it is broken.  Twice is harmless."""
@@ -243,8 +243,12 @@ class Communicator:
         abort.note_status(abort.noted_status() or 1)
         abort.end_job_if_failed()
 
+    def _check(self, verb, root, algorithm, compression) -> int:
+        return calls.check_common(verb, self.size, root, algorithm, compression,
+                                  self.engines.one_host)
+
     def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
-        root = calls.check_common(verb, self.size, root, algorithm, compression)
+        root = self._check(verb, root, algorithm, compression)
         return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm, compression,
                                  residual)
 
@@ -303,7 +307,7 @@ def _check_settings() -> None:
     log = logging.getLogger("collectives")
     if log.level == logging.NOTSET:
         log.setLevel(values.debug)
-    known = {"auto", "native"}.union(*map(schedules.algorithms, schedules.VERBS))
+    known = set().union(*(calls.algorithms(verb, True) for verb in schedules.VERBS))
     if values.algorithm not in known:
         raise ValueError(f"COLLECTIVES_ALGORITHM={values.algorithm!r}: expected one of "
                          f"{', '.join(sorted(known))}")

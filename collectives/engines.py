@@ -2,45 +2,53 @@
 
 from hashlib import blake2b
 
-from collectives import schedules, tuning
-from collectives.calls import Call, Part, compresses
+from collectives import tuning
+from collectives.calls import SHARED, Call, Part, algorithms, compresses
 from collectives.placement import Placement
 from collectives.plan import Signature, lower
 from collectives.settings import settings
-
-# Rounds over the blocks in flight before a waiting rank yields its core.
-SPIN, SPIN_OVERSUBSCRIBED = 2000, 1
 
 
 class Engines:
     """Makes engines for the calls of one communicator.
 
     shared : the mailboxes of this host (`mailbox.SharedMemory`)
+    host : the memory of `shared` calls (`host_execution.HostMemory`); None where ranks are on
+        several hosts, or there is only one
     """
 
     def __init__(self, mpi, comm, placement: Placement):
         """Collective over the mpi4py communicator `comm`."""
-        from collectives.mailbox import SharedMemory  # imports Numba
+        # They import Numba.
+        from collectives.host_execution import HostMemory
+        from collectives.mailbox import SharedMemory
+        from collectives.waiting import SPIN, SPIN_OVERSUBSCRIBED
         self._mpi, self._comm = mpi, comm
         self._rank, self._size = comm.rank, comm.size
-        self._one_host = placement.one_host
+        self.one_host = placement.one_host
         self._spin = SPIN_OVERSUBSCRIBED if placement.oversubscribed else SPIN
         self.shared = SharedMemory(comm, placement.local_ranks)
+        self.host = HostMemory(comm) if self.one_host and self._size > 1 else None
 
     def start(self, call: Call, part: Part, lane):
         """An engine that runs `part`: started, to be advanced until it is done."""
         algorithm = self.algorithm(call, part)
         if algorithm == "native":
             return self._native(call, part, lane)
+        # Shared memory is the main thread's; other threads' messages are told apart by MPI's tags.
+        main = lane.index == 0
+        if algorithm == SHARED:
+            if main and self._has_host_memory():
+                return self._on_host(call, part, lane)
+            algorithm = tuning.choose(call.verb, part.nbytes, self.one_host)
         from collectives.execution import Execution  # importing it needs MPI
         source, target = part.source.ctypes.data, part.target.ctypes.data
-        # Mailboxes are the main thread's; other threads' messages are told apart by MPI's tags.
-        shared = (self.shared.ranks, self.shared.limit) if lane.index == 0 else ((), 0)
+        shared = (self.shared.ranks, self.shared.limit) if main else ((), 0)
         codec, residual = part.codec, part.residual
         signature = Signature(
             call.verb, algorithm, self._rank, self._size, call.root, part.counts, part.dtype,
-            part.op, source == target, settings().segment or tuning.DEFAULT_SEGMENT, *shared,
-            codec and codec.layout, residual is not None)
+            part.op, source == target, _segment(), *shared, codec and codec.layout,
+            residual is not None)
         execution = lane.executions.take(signature) or Execution(
             lower(signature), self._comm, self._size, self.shared, self._spin, lane.counters)
         if codec is None:
@@ -57,16 +65,39 @@ class Engines:
             return call.algorithm
         forced = settings().algorithm
         coded = part.codec is not None
-        if forced in ("native", *schedules.algorithms(call.verb)) \
+        if forced in algorithms(call.verb, self.one_host)[1:] \
                 and (not coded or compresses(call.verb, forced)):
             return forced
-        return tuning.CODED if coded else tuning.choose(call.verb, part.nbytes, self._one_host)
+        if coded:
+            return tuning.CODED
+        if self._has_host_memory():
+            return SHARED
+        return tuning.choose(call.verb, part.nbytes, self.one_host)
+
+    def _has_host_memory(self) -> bool:
+        return self.host is not None and self.host.available
+
+    def _on_host(self, call: Call, part: Part, lane):
+        """An engine among all ranks of this host, through memory that all share."""
+        from collectives.host_execution import HostExecution
+        source, target = part.source.ctypes.data, part.target.ctypes.data
+        signature = Signature(call.verb, SHARED, self._rank, self._size, call.root, part.counts,
+                              part.dtype, part.op, source == target, _segment())
+        execution = lane.executions.take(signature) or HostExecution(
+            signature, self.host, self._spin, lane.counters)
+        execution.start(source, target)
+        return execution
 
     def _native(self, call: Call, part: Part, lane):
         from collectives.native import native_call
         if lane.index:
             raise ValueError("algorithm='native' may be used from the main thread only")
         return native_call(self._mpi, self._comm, call, part)
+
+
+def _segment() -> int:
+    """Bytes per message, about."""
+    return settings().segment or tuning.DEFAULT_SEGMENT
 
 
 def _seed(*values: int) -> int:

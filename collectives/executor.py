@@ -13,9 +13,7 @@ The loop returns when all blocks are done, when an MPI call failed, or when it h
 `budget` seconds without progress, so that Python can look at signals, stalls and timeouts; it is
 then called again with the same state.
 
-Waiting.  A rank spins for `spin` rounds over its blocks, then yields its core after each round
-YIELDS times, then sleeps, doubling up to MAX_SLEEP_US.  Waiting 2 s for a late peer burned 3.4 %
-of a core (MPICH) and 2.5 % (Open MPI), where both libraries' own waits burn 100 %.
+Waiting: a rank spins for `spin` rounds over its blocks; then see `waiting`.
 """
 
 from functools import lru_cache
@@ -39,6 +37,7 @@ from collectives.frame import (
     WAIT_ROW,
 )
 from collectives.kernels import compile as compiler
+from collectives.kernels.copying import copy
 from collectives.operands import combine, encode, landing_of, nbytes_of, source_of, target_of
 from collectives.plan import CHANNEL, SENDS, VERB, Channel, Verb
 from collectives.transfer import (
@@ -48,12 +47,10 @@ from collectives.transfer import (
     receive_shared,
     send,
 )
+from collectives.waiting import relax
 
 # What `advance` returns.
 FINISHED, PENDING, FAILED = 0, 1, -1
-
-MAX_SLEEP_US = 500
-YIELDS = 200
 
 _SEND, _RECV, _REDUCE, _COPY, _ENCODE, _DECODE = (
     verb.value for verb in (Verb.SEND, Verb.RECV, Verb.REDUCE, Verb.COPY, Verb.ENCODE,
@@ -78,7 +75,7 @@ def _execute(k, n, f):
     if f.rows[n, SENDS] > f.state[k, SENDS_DONE]:
         return WAIT
     if verb == _COPY:
-        mpi.memcpy(target_of(k, n, f), source_of(k, n, f), nbytes)
+        copy(target_of(k, n, f), source_of(k, n, f), nbytes)
     elif verb == _REDUCE:
         combine(k, n, landing_of(k, n, f), f)
     elif verb == _ENCODE:
@@ -139,7 +136,7 @@ def _advance(f, begin, budget):
         for k in range(f.state.shape[0]):
             f.state[k, VARIANT] = 0
             _next_block(k, k, f)
-    idle, sleep, since = 0, 1, -1.0
+    idle, since = 0, -1.0
     while True:
         moved, alive = False, False
         for k in range(f.state.shape[0]):
@@ -152,7 +149,7 @@ def _advance(f, begin, budget):
         if not alive:
             return FINISHED
         if moved:
-            idle, sleep, since = 0, 1, -1.0
+            idle, since = 0, -1.0
             continue
         idle += 1
         if idle < f.spin:
@@ -162,11 +159,7 @@ def _advance(f, begin, budget):
             since = now
         if now - since > budget:
             return PENDING
-        if idle < f.spin + YIELDS:
-            mpi.sched_yield()
-        else:
-            mpi.usleep(sleep)
-            sleep = min(2 * sleep, MAX_SLEEP_US)
+        relax(idle - f.spin)
 
 
 @lru_cache(maxsize=1)

@@ -19,20 +19,17 @@ Measured on 2 cores against messages through 64 KB shared cells (two copies), fl
 copy by the receiver is 1.6 times as fast at 1 MB and 2.3 times at 4 MB.  On fewer cores than ranks
 it also needs no alternation of sender and receiver.
 
-The memory has no name in any file system (an anonymous memfd that peers open through /proc), so
-nothing is left behind, whatever ends a process.  Where that does not work (another operating
-system, ranks of one host in different PID namespaces) messages go through MPI; so do long ones
-where the system forbids reading a peer's memory.
+The memory is a `segment`.  Where there is none (another operating system, ranks of one host in
+different PID namespaces) messages go through MPI; so do long ones where the system forbids reading
+a peer's memory.
 """
 
-import ctypes
 import mmap
-import os
-from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from collectives import segment
 from collectives.blocks import MAX_DEPTH
 from collectives.kernels.atomics import load_acquire, store_release
 from collectives.kernels.scalars import load, store
@@ -46,9 +43,6 @@ LENGTHS, READ, TAKEN = 64, 128, 136  # offsets in a header; `written` is at 0
 
 # Entries of `SharedMemory.layout`, which compiled code is given; then one process id per rank.
 HEADERS, DATA, EAGER, RANKS, PIDS = range(5)
-
-_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_PR_SET_PTRACER, _ANY = 0x59616D61, ctypes.c_ulong(-1)
 
 
 @njit(inline="always")
@@ -151,86 +145,15 @@ class SharedMemory:
         self.layout = np.zeros(PIDS + count, np.int64)
         self.ranks: tuple[int, ...] = ()
         self.limit = 0
-        self._map: mmap.mmap | None = None
         boxes, eager = count ** 2 * MAX_DEPTH, _eager_nbytes(count)
         headers = -(-boxes * HEADER_NBYTES // mmap.PAGESIZE) * mmap.PAGESIZE
         nbytes = headers + boxes * SLOTS * eager
-        fd, pids, readable = _open(comm, local_ranks, nbytes)
-        if fd is None:
+        self._memory, pids, readable = segment.share(comm, local_ranks, nbytes)
+        if self._memory is None:
             return
-        self._map = mmap.mmap(fd, nbytes)
-        os.close(fd)
-        base = np.frombuffer(self._map, np.uint8).ctypes.data
+        base = self._memory.ctypes.data
         self.layout[:] = base, base + headers, eager, count, *pids
         self.ranks, self.limit = tuple(local_ranks), (1 << 62) if readable else eager
-
-
-def _open(comm, local_ranks: list[int], nbytes: int):
-    """The host's memory, its ranks' process ids, and whether they can read each other's memory.
-
-    The file descriptor is None on all ranks of the host alike if one of them cannot open it.
-    """
-    leader, alone = comm.rank == local_ranks[0], len(local_ranks) == 1
-    fd = _create(nbytes) if leader and not alone else None
-    _allow_reading()
-    probe = np.full(1, comm.rank, np.int64)
-    offers = comm.allgather((os.getpid(), probe.ctypes.data, fd, _identity(fd)))
-    pid, _, leader_fd, identity = offers[local_ranks[0]]
-    if not leader and leader_fd is not None:
-        fd = _attach(pid, leader_fd, identity)
-    readable = all(_can_read(offers[r][0], offers[r][1], r) for r in local_ranks)
-    found = comm.allgather((fd is not None, readable))  # also: all have opened, fd may be closed
-    if fd is not None and not all(found[r][0] for r in local_ranks):
-        os.close(fd)
-        fd = None
-    return fd, [offers[r][0] for r in local_ranks], all(found[r][1] for r in local_ranks)
-
-
-def _create(nbytes: int) -> int | None:
-    try:
-        fd = os.memfd_create("collectives")
-        os.truncate(fd, nbytes)
-    except (AttributeError, OSError):
-        return None
-    return fd
-
-
-def _attach(pid: int, leader_fd: int, identity: tuple[int, int]) -> int | None:
-    try:
-        fd = os.open(f"/proc/{pid}/fd/{leader_fd}", os.O_RDWR)
-    except OSError:
-        return None
-    if _identity(fd) == identity:
-        return fd
-    os.close(fd)  # another process has that number here: a PID namespace of our own
-    return None
-
-
-def _identity(fd: int | None) -> tuple[int, int] | None:
-    if fd is None:
-        return None
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
-def _allow_reading() -> None:
-    """Let other processes of this user read our memory, where Yama asks for consent."""
-    if _YAMA.exists() and _YAMA.read_text().strip() == "1":
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
-
-
-def _can_read(pid: int, where: int, value: int) -> bool:
-    """True if `value` can be read from the memory of process `pid`."""
-    found = np.full(1, -1, np.int64)
-    local = np.array([found.ctypes.data, 8], np.int64)
-    remote = np.array([where, 8], np.int64)
-    function = getattr(ctypes.CDLL(None), "process_vm_readv", None)
-    if function is None:
-        return False
-    arguments = (ctypes.c_int(pid), ctypes.c_void_p(local.ctypes.data), ctypes.c_ulong(1),
-                 ctypes.c_void_p(remote.ctypes.data), ctypes.c_ulong(1), ctypes.c_ulong(0))
-    function.restype = ctypes.c_ssize_t
-    return function(*arguments) == 8 and int(found[0]) == value
 
 
 def _eager_nbytes(ranks: int) -> int:

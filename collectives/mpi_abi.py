@@ -54,7 +54,6 @@ _get_count = _external("MPI_Get_count", _pointer, _handle, _pointer)
 _wtime = _external("MPI_Wtime", returns=types.float64)
 _sched_yield = _external("sched_yield")
 _usleep = _external("usleep", types.uint32)
-_memcpy = _external("memcpy", _pointer, _pointer, types.uintp, returns=_pointer)
 _process_vm_readv = _external(
     "process_vm_readv", _int, _pointer, types.uintp, _pointer, types.uintp, types.uintp,
     returns=types.intp)
@@ -98,11 +97,6 @@ def sched_yield():
 @njit(inline="always")
 def usleep(microseconds):
     _usleep(np.uint32(microseconds))
-
-
-@njit(inline="always")
-def memcpy(dst, src, nbytes):
-    _memcpy(dst, src, np.uint64(nbytes))
 
 
 @njit(inline="always")

@@ -29,7 +29,7 @@ _ODD = np.int64(0x632BE59BD9B4E019)  # far from any small multiple of itself, mo
 
 
 @intrinsic
-def _call_kernel(typingctx, address, dst, a, b, n, divisor):
+def call_kernel(typingctx, address, dst, a, b, n, divisor):
     """Call the C function void(intp, intp, intp, int64, int64) at an integer address."""
     signature = types.void(*[types.int64] * 6)
 
@@ -91,7 +91,7 @@ def landing_of(k, n, f):
 def combine_part(n, dst, own, incoming, count, f):
     """dst = own op incoming, the lower rank's value first."""
     first, second = (incoming, own) if f.rows[n, SWAP] else (own, incoming)
-    _call_kernel(f.kernels[f.rows[n, KERNEL]], dst, first, second, count, f.handles[DIVISOR])
+    call_kernel(f.kernels[f.rows[n, KERNEL]], dst, first, second, count, f.handles[DIVISOR])
 
 
 @njit

@@ -47,6 +47,7 @@ from collectives.frame import (
     WAIT,
     WRONG_LENGTH,
 )
+from collectives.kernels.copying import copy
 from collectives.kernels.scalars import load
 from collectives.operands import combine, combine_part, landing_of, nbytes_of, source_of, target_of
 from collectives.plan import (
@@ -180,7 +181,7 @@ def _move_send(k, n, f):
             mailbox.publish(head, nbytes, source_of(k, n, f))
             return MOVED
         cell = mailbox.slot(f.layout, f.rows[n, BOX] * MAX_DEPTH + k, number)
-        mpi.memcpy(cell, source_of(k, n, f), nbytes)
+        copy(cell, source_of(k, n, f), nbytes)
         mailbox.publish(head, nbytes, 0)
     f.flags[k, n] = COMPLETE
     return DONE
@@ -262,7 +263,7 @@ def _take_short(k, n, nbytes, clear, head, f):
         return WAIT
     cell = mailbox.slot(f.layout, f.rows[n, BOX] * MAX_DEPTH + k, mailbox.read(head))
     if f.rows[n, VERB] == _RECV:
-        mpi.memcpy(target_of(k, n, f), cell, nbytes)
+        copy(target_of(k, n, f), cell, nbytes)
     else:
         combine(k, n, cell, f)
     mailbox.release(head)

@@ -5,13 +5,13 @@ import os
 import numpy as np
 import pytest
 
-from collectives import mailbox
+from collectives import mailbox, segment
 from tests.mpirun import run_script
 
 SCRIPT = """
 import os, sys
 import numpy as np
-from collectives import mailbox
+from collectives import mailbox, segment
 {spoil}
 import collectives as coll
 
@@ -30,12 +30,12 @@ print("right\\n", end="")
 CASES = {
     "nothing": ("pass", "shared.ranks == (0, 1, 2) and shared.limit > 1 << 40"),
     "memory of peers may not be read":
-        ("mailbox._can_read = lambda *offer: False",
+        ("segment._can_read = lambda *offer: False",
          "shared.ranks == (0, 1, 2) and 0 < shared.limit < 1 << 20"),
-    "no anonymous files": ("mailbox._create = lambda nbytes: None", "shared.ranks == ()"),
+    "no anonymous files": ("segment._create = lambda nbytes: None", "shared.ranks == ()"),
     "one rank cannot open the file":
         ("if os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK')) == '1':\n"
-         "    mailbox._attach = lambda *offer: None", "shared.ranks == ()"),
+         "    segment._attach = lambda *offer: None", "shared.ranks == ()"),
 }
 
 
@@ -48,18 +48,18 @@ def test_messages_go_by_mpi_where_memory_cannot_be_shared(case, tmp_path):
 
 def test_a_file_of_another_process_with_the_same_number_is_not_taken(tmp_path):
     with (tmp_path / "mine").open("wb") as mine, (tmp_path / "other").open("wb") as other:
-        identity = mailbox._identity(other.fileno())
-        assert mailbox._attach(os.getpid(), mine.fileno(), identity) is None
-        fd = mailbox._attach(os.getpid(), other.fileno(), identity)
+        identity = segment._identity(other.fileno())
+        assert segment._attach(os.getpid(), mine.fileno(), identity) is None
+        fd = segment._attach(os.getpid(), other.fileno(), identity)
         assert fd is not None
         os.close(fd)
 
 
 def test_memory_of_this_process_can_be_read_and_a_wrong_value_is_noticed():
     value = np.full(1, 7, np.int64)
-    assert mailbox._can_read(os.getpid(), value.ctypes.data, 7)
-    assert not mailbox._can_read(os.getpid(), value.ctypes.data, 8)
-    assert not mailbox._can_read(os.getpid(), 8, 7)  # an address that is not mapped
+    assert segment._can_read(os.getpid(), value.ctypes.data, 7)
+    assert not segment._can_read(os.getpid(), value.ctypes.data, 8)
+    assert not segment._can_read(os.getpid(), 8, 7)  # an address that is not mapped
 
 
 def test_hosts_with_many_ranks_get_smaller_slots_within_the_budget():

@@ -14,7 +14,7 @@ from collectives import dtypes, schedules
 from tests.layouts import numpy_dtype
 
 RANK, SIZE = coll.rank(), coll.size()
-ALGORITHMS = (*schedules.algorithms("allreduce"), "native", "auto")
+ALGORITHMS = (*schedules.algorithms("allreduce"), "shared", "native", "auto")
 COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, 997})
 LARGE = 100_003
 REDZONE = 64  # bytes

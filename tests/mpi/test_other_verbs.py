@@ -24,7 +24,7 @@ SOME_DTYPES = ["float32", "bfloat16", "complex64"] if SIZE <= 4 else ["float32",
 
 
 def algorithms(verb):
-    return (*schedules.algorithms(verb), "native", "auto")
+    return (*schedules.algorithms(verb), "shared", "native", "auto")
 
 
 def case(dtype, op, shape):
