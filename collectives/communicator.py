@@ -10,7 +10,7 @@ from collectives.engines import Engines
 from collectives.lane import Lane
 from collectives.lanes import Lanes
 from collectives.placement import Placement
-from collectives.request import Request
+from collectives.request import SLICE, Request, unfinished
 from collectives.settings import settings
 from collectives.stall import Control, meet
 
@@ -118,13 +118,20 @@ class Communicator:
         --------
         >>> allreduce(np.array([1.0, 2.0]), op="mean")      # doctest: +SKIP
         """
-        def build():
-            return self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
-                                     residual)
+        key = None  # what makes calls on plain arrays alike
+        if (type(tensor) is np.ndarray and compression is residual is None and not self._checked
+                and (tensor.flags.carray if out is None else _is_plain_pair(tensor, out))):
+            key = tensor.dtype, tensor.size, op, algorithm, out is None
+            if self._repeat(key, tensor, out):
+                return tensor if out is None else out
 
-        if type(tensor) is np.ndarray and compression is residual is None \
-                and (out is None or type(out) is np.ndarray):
-            return self._allreduce_array(tensor, op, out, algorithm, build)
+        def build():
+            call = self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
+                                     residual)
+            if key and tensor.dtype.isnative:
+                call.repeat = key
+            return call
+
         return self._run(build)
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
@@ -252,24 +259,35 @@ class Communicator:
         return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm, compression,
                                  residual)
 
-    def _allreduce_array(self, tensor: np.ndarray, op: str, out: np.ndarray | None,
-                         algorithm: str, build) -> np.ndarray:
-        """The short way, if the same was done before with other such arrays."""
+    def _repeat(self, key: tuple, tensor: np.ndarray, out: np.ndarray | None) -> bool:
+        """The short way: an allreduce like an earlier one, on other arrays; False if none was.
+
+        Little is checked, since the earlier call was: 1.3 us of Python instead of 20.
+        """
         lane = self._usable_lane()
-        if self._checked or not _is_plain(tensor, out):
-            return lane.run(self._admit(lane, build))
-        key = ("allreduce", tensor.dtype, tensor.size, op, algorithm, out is None)
-        source = tensor.__array_interface__["data"][0]
-        target = source if out is None else out.__array_interface__["data"][0]
+        try:
+            engine = lane.repeats.get(key)
+        except TypeError:  # an op or algorithm that is no string: the long way says so
+            return False
+        if engine is None or unfinished.requests:
+            return False
+        lane.number += 1
+        try:
+            if engine.run(tensor, tensor if out is None else out, lane, SLICE):
+                return True
+            del lane.repeats[key]  # until it is done
+        except BaseException as error:
+            lane.abandon(self._again(key, tensor, out), engine, error)
+            raise
+        lane.resume(self._again(key, tensor, out), engine)
+        return True
 
-        def build_again() -> Call:
-            call = build()
-            call.repeat = key
-            return call
-
-        if not lane.repeat(key, source, target, build_again):
-            lane.run(self._admit(lane, build_again))
-        return tensor if out is None else out
+    def _again(self, key: tuple, tensor: np.ndarray, out: np.ndarray | None) -> Call:
+        """The call that is being repeated, as the long way has it."""
+        _, _, op, algorithm, _ = key
+        call = self._elementwise("allreduce", tensor, op, out, 0, algorithm, None, None)
+        call.repeat = key
+        return call
 
     def _run(self, build):
         lane = self._usable_lane()
@@ -291,12 +309,12 @@ class Communicator:
         return call
 
 
-def _is_plain(tensor: np.ndarray, out: np.ndarray | None) -> bool:
-    """True if the engine may work on the memory of these arrays, and nothing is left to check."""
-    if out is None:
-        return tensor.flags.carray and tensor.dtype.isnative
+def _is_plain_pair(tensor: np.ndarray, out) -> bool:
+    """True if the engine may work on the memory of both, and nothing is left to check."""
+    if type(out) is not np.ndarray:
+        return False
     given = tensor.flags
-    return (given.c_contiguous and given.aligned and out.flags.carray and out.dtype.isnative
+    return (given.c_contiguous and given.aligned and out.flags.carray
             and tensor.dtype == out.dtype and tensor.shape == out.shape
             and not np.may_share_memory(tensor, out))
 

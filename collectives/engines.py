@@ -14,7 +14,7 @@ class Engines:
 
     shared : the mailboxes of this host (`mailbox.SharedMemory`)
     host : the memory of `shared` calls (`host_execution.HostMemory`); None where ranks are on
-        several hosts, or there is only one
+        several hosts, or there is but one rank, or memory cannot be shared
     """
 
     def __init__(self, mpi, comm, placement: Placement):
@@ -28,7 +28,7 @@ class Engines:
         self.one_host = placement.one_host
         self._spin = SPIN_OVERSUBSCRIBED if placement.oversubscribed else SPIN
         self.shared = SharedMemory(comm, placement.local_ranks)
-        self.host = HostMemory(comm) if self.one_host and self._size > 1 else None
+        self.host = HostMemory.shared(comm) if self.one_host else None
 
     def start(self, call: Call, part: Part, lane):
         """An engine that runs `part`: started, to be advanced until it is done."""
@@ -38,7 +38,7 @@ class Engines:
         # Shared memory is the main thread's; other threads' messages are told apart by MPI's tags.
         main = lane.index == 0
         if algorithm == SHARED:
-            if main and self._has_host_memory():
+            if main and self.host is not None:
                 return self._on_host(call, part, lane)
             algorithm = tuning.choose(call.verb, part.nbytes, self.one_host)
         from collectives.execution import Execution  # importing it needs MPI
@@ -49,7 +49,7 @@ class Engines:
             call.verb, algorithm, self._rank, self._size, call.root, part.counts, part.dtype,
             part.op, source == target, _segment(), *shared, codec and codec.layout,
             residual is not None)
-        execution = lane.executions.take(signature) or Execution(
+        execution = lane.executions.pop(signature, None) or Execution(
             lower(signature), self._comm, self._size, self.shared, self._spin, lane.counters)
         if codec is None:
             execution.start(source, target, lane.tag, lane.arena)
@@ -70,12 +70,9 @@ class Engines:
             return forced
         if coded:
             return tuning.CODED
-        if self._has_host_memory():
+        if self.host is not None:
             return SHARED
         return tuning.choose(call.verb, part.nbytes, self.one_host)
-
-    def _has_host_memory(self) -> bool:
-        return self.host is not None and self.host.available
 
     def _on_host(self, call: Call, part: Part, lane):
         """An engine among all ranks of this host, through memory that all share."""
@@ -83,7 +80,7 @@ class Engines:
         source, target = part.source.ctypes.data, part.target.ctypes.data
         signature = Signature(call.verb, SHARED, self._rank, self._size, call.root, part.counts,
                               part.dtype, part.op, source == target, _segment())
-        execution = lane.executions.take(signature) or HostExecution(
+        execution = lane.executions.pop(signature, None) or HostExecution(
             signature, self.host, self._spin, lane.counters)
         execution.start(source, target)
         return execution

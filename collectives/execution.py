@@ -62,6 +62,14 @@ class Execution:
         self._arena = arena
         self._begin = True
 
+    def run(self, source: np.ndarray, target: np.ndarray, lane, budget: float) -> bool:
+        """A whole call; False if it has been idle for `budget` seconds and is to be advanced."""
+        self.start(source.ctypes.data, target.ctypes.data, lane.tag, lane.arena)
+        done = self.advance(budget)
+        if done:
+            self.finish()
+        return done
+
     def advance(self, budget: float) -> bool:
         """Run until done (True) or idle for `budget` seconds (False).
 

@@ -1,6 +1,8 @@
 """One call among all ranks of one host: what each stage of `whole_host` has to do, and where."""
 
+import ctypes
 import mmap
+import platform
 from hashlib import blake2b
 
 import numpy as np
@@ -10,31 +12,58 @@ from collectives import whole_host as host
 from collectives.dtypes import accumulator, itemsize
 from collectives.errors import MPIError
 from collectives.kernels.reduce import reduce_kernel
-from collectives.memory import Arena
 from collectives.plan import Signature
 
 SLOT_NBYTES = 1 << 18  # two for each rank
 # Up to here each rank reduces everything itself: one synchronisation instead of two.
 SHORT_NBYTES = 1 << 13
+# Looks at a counter in the time of one round of `waiting.SPIN`.  Two ranks that call within 20 us
+# of each other so never yield: an 8-byte allreduce took 4.5 us, with a tenth of it 8 us.
+ROUNDS = 25
 CHUNK_ALIGN = 64  # bytes: no two ranks write to one cache line of a slot
 
 
-class HostMemory:
-    """The slots and counters of a communicator whose ranks are all on one host.
+def _ids_are_addresses() -> bool:
+    """Whether compiled code finds an array's data where CPython and NumPy's C API keep it."""
+    probe = np.zeros(1)
+    return (platform.python_implementation() == "CPython"
+            and ctypes.c_void_p.from_address(id(probe) + host.DATA).value == probe.ctypes.data)
 
-    available : whether there are any; the same on all ranks
+
+# Asking NumPy for an address takes 1 to 3 us, as long as a short call.
+_IDS = _ids_are_addresses()
+
+
+class HostMemory:
+    """One rank's view of the slots and counters that all ranks of a host share.
+
     order : int64 (2,), see `whole_host.NEXT`
     """
 
-    def __init__(self, comm):
-        """Collective over the mpi4py communicator `comm`."""
-        lines = -(-comm.size * host.LINE_NBYTES // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory, _, _ = segment.share(
-            comm, list(range(comm.size)), lines + 2 * comm.size * SLOT_NBYTES)
-        self.available = self._memory is not None
-        self.lines = self._memory.ctypes.data if self.available else 0
-        self.slots = self.lines + lines
+    def __init__(self, memory: np.ndarray, size: int):
+        """memory : uint8 (nbytes(size),), from a page's start, the same on all ranks; zeros."""
+        self._memory = memory  # keeps it mapped
+        self.lines = memory.ctypes.data
+        self.slots = self.lines + _lines_nbytes(size)
         self.order = np.zeros(2, np.int64)
+
+    @classmethod
+    def shared(cls, comm) -> "HostMemory | None":
+        """That of a communicator whose ranks are all on one host; None where there is none.
+
+        Collective over the mpi4py communicator `comm`; the same on all ranks.
+        """
+        memory, _, _ = segment.share(comm, list(range(comm.size)), cls.nbytes(comm.size))
+        return None if memory is None else cls(memory, comm.size)
+
+    @staticmethod
+    def nbytes(size: int) -> int:
+        """Of address space; what no message was long enough for is no memory."""
+        return _lines_nbytes(size) + 2 * size * SLOT_NBYTES
+
+
+def _lines_nbytes(size: int) -> int:
+    return -(-size * host.LINE_NBYTES // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class HostExecution:
@@ -45,18 +74,26 @@ class HostExecution:
         self._keep = memory, counters  # their addresses are among the words
         self._words, self._regions = _words(s), _regions(s)
         self._words[[host.LINES, host.SLOTS]] = memory.lines, memory.slots
-        self._words[[host.SLOT_NBYTES, host.SPIN]] = SLOT_NBYTES, spin
+        self._words[[host.SLOT_NBYTES, host.SPIN]] = SLOT_NBYTES, ROUNDS * spin
         self._words[[host.ORDER, host.COUNTERS]] = memory.order.ctypes.data, counters.ctypes.data
         self._words[host.REGIONS] = self._regions.ctypes.data
         # Partial results of one chunk, in the accumulator's type.
         self._partial = np.empty(_partial_nbytes(s), np.uint8)
         self._words[host.PARTIAL] = self._partial.ctypes.data
         self._advance = host.compiled()
-        self._begin, self._source, self._target = True, 0, 0
+        self._begin, self._source, self._target = host.GOING_ON, 0, 0
 
-    def start(self, source: int, target: int, tag: int = 0, arena: Arena | None = None) -> None:
+    def start(self, source: int, target: int) -> None:
         """Begin a call on the buffers at these addresses."""
-        self._begin, self._source, self._target = True, source, target
+        self._begin, self._source, self._target = host.ADDRESSES, source, target
+
+    def run(self, source: np.ndarray, target: np.ndarray, lane, budget: float) -> bool:
+        """A whole call; False if it has been idle for `budget` seconds and is to be advanced."""
+        if not _IDS:
+            self.start(source.ctypes.data, target.ctypes.data)
+            return self.advance(budget)
+        outcome = self._advance(self._words, host.ARRAYS, id(source), id(target), budget)
+        return outcome == host.FINISHED or self._unfinished(outcome)
 
     def advance(self, budget: float) -> bool:
         """Run until done (True) or idle for `budget` seconds (False).
@@ -67,14 +104,17 @@ class HostExecution:
             If another rank makes a different call; this one cannot be continued.
         """
         outcome = self._advance(self._words, self._begin, self._source, self._target, budget)
-        self._begin = False
-        if outcome == host.FAILED:
-            s = self.signature
-            raise MPIError(
-                f"{s.verb} (shared) on rank {s.rank}: rank {self._words[host.PEER]} is in a call "
-                f"of another verb, size, dtype, op or root; expected {s.dtype}{list(s.counts)}, "
-                f"op={s.op}, root={s.root}: COLLECTIVES_CHECK=1 says which")
-        return outcome == host.FINISHED
+        self._begin = host.GOING_ON
+        return outcome == host.FINISHED or self._unfinished(outcome)
+
+    def _unfinished(self, outcome: int) -> bool:
+        if outcome == host.PENDING:
+            return False
+        s = self.signature
+        raise MPIError(
+            f"{s.verb} (shared) on rank {s.rank}: rank {self._words[host.PEER]} is in a call of "
+            f"another verb, size, dtype, op or root; expected {s.dtype}{list(s.counts)}, "
+            f"op={s.op}, root={s.root}: COLLECTIVES_CHECK=1 says which")
 
     def finish(self) -> None:
         """Nothing is borrowed."""

@@ -19,7 +19,6 @@ resumed, and its late messages would meet those of the next: the communicator is
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 
@@ -135,34 +134,16 @@ class Lane:
         else:
             self.executions.give(engine.signature, engine)
 
-    def repeat(self, key: tuple, source: int, target: int,
-               describe: Callable[[], Call]) -> bool:
-        """Do a call like an earlier one, on other addresses; False if there was none.
-
-        The short way: nothing is checked, since the earlier call was.  `describe` gives the call
-        as the long way has it, should it take long or fail.
-        """
-        if unfinished or (engine := self.repeats.take(key)) is None:
-            return False
-        self.number += 1
-        try:
-            engine.start(source, target, self.tag, self.arena)
-            done = engine.advance(SLICE)
-        except BaseException as error:
-            Work(self, self._numbered(describe()), engine).abandon(error)
-            raise
-        if not done:
-            call = self._numbered(describe())
-            self.current = Work(self, call, engine)
-            self._complete(self.current)
-        else:
-            engine.finish()
-            self.repeats.give(key, engine)
-        return True
-
-    def _numbered(self, call: Call) -> Call:
+    def resume(self, call: Call, engine) -> None:
+        """Go on with a call of one part that `engine` has begun, and that takes long."""
         call.number = self.number
-        return call
+        self.current = Work(self, call, engine)
+        self._complete(self.current)
+
+    def abandon(self, call: Call, engine, error: BaseException) -> None:
+        """`error` left a call half-way that `engine` has begun."""
+        call.number = self.number
+        Work(self, call, engine).abandon(error)
 
     def _run_queued(self, call: Call, watch: Watch | None):
         request = self.start(call)

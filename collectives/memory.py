@@ -3,8 +3,6 @@
 One of each per lane; a lane runs one call at a time, so nothing here is locked.
 """
 
-from collections import OrderedDict
-
 import numpy as np
 
 PAGE = 4096
@@ -46,17 +44,10 @@ def _nbytes(lent: tuple[np.ndarray, int]) -> int:
     return lent[0].nbytes
 
 
-class Pool:
-    """Engines that wait to be used again, by key; the least recently used are dropped."""
-
-    def __init__(self):
-        self._idle: OrderedDict = OrderedDict()
-
-    def take(self, key):
-        """An engine for `key`, or None."""
-        return self._idle.pop(key, None)
+class Pool(dict):
+    """Engines to be used again, by key; those that were given first are dropped first."""
 
     def give(self, key, engine) -> None:
-        self._idle[key] = engine
-        if len(self._idle) > MAX_EXECUTIONS:
-            self._idle.popitem(last=False)
+        self[key] = engine
+        if len(self) > MAX_EXECUTIONS:
+            del self[next(iter(self))]

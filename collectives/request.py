@@ -147,21 +147,21 @@ class _Unfinished:
     """The requests of this process that nobody has waited for, oldest first."""
 
     def __init__(self):
-        self._requests: dict[Request, None] = {}
+        self.requests: dict[Request, None] = {}
         self._lock = threading.Lock()
         self._watched = False
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self):
         with self._lock:
-            return iter(list(self._requests))
+            return iter(list(self.requests))
 
     def add(self, request: Request) -> None:
         with self._lock:
-            self._requests[request] = None
-            number, watched, self._watched = len(self._requests), self._watched, True
+            self.requests[request] = None
+            number, watched, self._watched = len(self.requests), self._watched, True
         if not watched:
             lifecycle.at_exit(_drain)
         if number == MANY:
@@ -170,7 +170,7 @@ class _Unfinished:
 
     def discard(self, request: Request) -> None:
         with self._lock:
-            self._requests.pop(request, None)
+            self.requests.pop(request, None)
 
     def lanes(self) -> list:
         """The lanes that have something to do."""
@@ -178,7 +178,7 @@ class _Unfinished:
 
     def check_apart(self, call: Call) -> None:
         """Raise ValueError if `call` uses memory of a request that was not waited for."""
-        if not self._requests:
+        if not self.requests:
             return
         for request in self:
             other = request.call

@@ -42,6 +42,10 @@ from collectives.operands import call_kernel
 from collectives.waiting import relax
 
 FINISHED, PENDING, FAILED = 0, 1, -1
+# What a call of `advance` is given: nothing new, addresses, or the ids of two NumPy arrays, whose
+# C struct begins with that of all objects, followed by the address of the data.
+GOING_ON, ADDRESSES, ARRAYS = range(3)
+DATA = object.__basicsize__
 # Values of GIVES, REDUCES, TAKES and AWAITS.
 NONE, WHOLE, OTHERS, OWN, ROOTS = range(5)
 # A rank's line of counters, bytes; `what` twice, for even and odd blocks.
@@ -121,12 +125,14 @@ def _await(w, q, counter, value, budget):
 
 @njit
 def _await_all(w, counter, value, budget):
-    """Wait for a counter of all others, from rank PEER on; False after `budget` seconds."""
+    """Wait for a counter of all others, from rank PEER on; False after `budget` seconds.
+
+    PEER is how far the stage is, so it is 0 when a stage begins.
+    """
     for q in range(w[PEER], w[SIZE]):
         if q != w[RANK] and not _await(w, q, counter, value, budget):
             w[PEER] = q
             return False
-    w[PEER] = 0
     return True
 
 
@@ -213,7 +219,7 @@ def _reduce(w, j):
 def _take(w, j, budget):
     """Copy what others hold for this rank, from rank PEER on; False if one is not there yet."""
     item = w[ITEM]
-    if w[TAKES] == WHOLE and w[RANK] != w[ROOT]:
+    if w[TAKES] == WHOLE and (w[RANK] != w[ROOT] or w[SOURCE] != w[TARGET]):
         at = j * w[STEP] * item
         copy(w[TARGET] + at, _slot(w, w[ROOT], j), _length(w, j) * item)
     elif w[TAKES] == OTHERS:
@@ -224,7 +230,6 @@ def _take(w, j, budget):
                 return False
             at, _, place, count = _chunk(w, q, j)
             copy(w[TARGET] + at * item, _slot(w, q, j) + place * item, count * item)
-        w[PEER] = 0
     return True
 
 
@@ -256,8 +261,10 @@ def _arrived(w, j, budget):
 @njit
 def _advance(w, begin, source, target, budget):
     """Run until finished, failed (PEER says with whom), or idle for `budget` seconds."""
-    if begin:
+    if begin == ADDRESSES:
         _begin(w, source, target)
+    elif begin == ARRAYS:
+        _begin(w, load(source + DATA, 0, np.int64), load(target + DATA, 0, np.int64))
     line = _line(w, w[RANK])
     while w[BLOCK] < w[BLOCKS]:
         j = w[BLOCK]
@@ -267,7 +274,7 @@ def _advance(w, begin, source, target, budget):
                 if not _is_safe(w, j) and not _await_all(w, DONE, number - 1, budget):
                     return PENDING
                 _enter(w, j)
-            w[STAGE] = _REDUCE
+            w[STAGE], w[PEER] = _REDUCE, 0
         if w[STAGE] == _REDUCE:
             if not _arrived(w, j, budget):
                 return PENDING
@@ -281,11 +288,11 @@ def _advance(w, begin, source, target, budget):
             if w[REDUCES]:
                 _reduce(w, j)
             store_release(line + REDUCED, number + 1)
-            w[STAGE] = _TAKE
+            w[STAGE], w[PEER] = _TAKE, 0
         if not _take(w, j, budget):
             return PENDING
         store_release(line + DONE, number + 1)
-        w[STAGE] = _ENTER
+        w[STAGE], w[PEER] = _ENTER, 0
         w[BLOCK] = j + 1
     return FINISHED
 
@@ -294,5 +301,5 @@ def _advance(w, begin, source, target, budget):
 def compiled():
     """`_advance`, compiled or loaded from the cache."""
     return compiler.function(
-        _advance.py_func, types.int64(types.int64[::1], types.boolean, types.int64, types.int64,
+        _advance.py_func, types.int64(types.int64[::1], types.int64, types.int64, types.int64,
                                       types.float64), environment=mpi.library())

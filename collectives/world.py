@@ -30,8 +30,9 @@ def _of(comm: Communicator | None) -> Communicator:
 def allreduce(tensor, op="sum", *, out=None, compression=None, residual=None, algorithm="auto",
               comm=None):
     """See `Communicator.allreduce`; `comm` is a Communicator, or None for all ranks."""
-    return _of(comm).allreduce(tensor, op, out=out, compression=compression,
-                               residual=residual, algorithm=algorithm)
+    here = _world[0] if comm is None and _world else _of(comm)
+    return here.allreduce(tensor, op, out=out, compression=compression, residual=residual,
+                          algorithm=algorithm)
 
 
 def iallreduce(tensor, op="sum", *, out=None, compression=None, residual=None, algorithm="auto",
