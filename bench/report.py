@@ -96,6 +96,6 @@ def read_json(path: str) -> list[dict]:
     with open(path, encoding="utf-8") as file:
         rows = json.load(file)
     if not isinstance(rows, list) or not all(
-            isinstance(row, dict) and NEEDED <= row.keys() for row in rows):
+            isinstance(row, dict) and row.keys() >= NEEDED for row in rows):
         raise ValueError(f"expected a list of rows, each with {', '.join(sorted(NEEDED))}")
     return rows
