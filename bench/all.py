@@ -20,7 +20,8 @@ from arguments import at_least, names
 
 HERE = Path(__file__).parent
 SIZES = ["-b", "8", "-e", "64M", "-f", "4"]
-ALGORITHMS = "ring,direct,recursive_doubling,halving_doubling,tree,double_binary_tree,native"
+ALGORITHMS = ("auto,ring,direct,recursive_doubling,halving_doubling,tree,double_binary_tree,"
+              "native")
 JOBS = {
     "allreduce": ["--in-place", "--baselines", "mpi,gloo,torch"],
     "reduce_scatter": ["--collective", "reduce_scatter", "--baselines", "mpi,gloo"],

@@ -86,7 +86,8 @@ def parse(argv: Sequence[str] | None = None, description: str = "") -> argparse.
     p.add_argument("-e", "--maxbytes", type=parse_nbytes, default="64M", help="last size")
     p.add_argument("-f", "--factor", type=at_least(2), default=4, help="from one size to the next")
     p.add_argument("-n", "--iters", type=at_least(1), help="samples (by default 10 to 200)")
-    p.add_argument("-w", "--warmup", type=at_least(0), default=2, help="samples that do not count")
+    p.add_argument("-w", "--warmup", type=at_least(0), default=2,
+                   help="samples at the start of a turn (timing.py) that do not count")
     p.add_argument("-d", "--dtype", type=parse_dtype, default="float32",
                    help="a NumPy number type, or bfloat16")
     p.add_argument("-o", "--op", choices=list(REDUCE), default="sum")

@@ -27,13 +27,13 @@ def draw(rows: list[dict]):
     """A matplotlib figure."""
     from matplotlib.figure import Figure
     places = sorted({row["in_place"] for row in rows})
-    figure = Figure(figsize=(12, 4.8 * len(places)), layout="constrained")
+    figure = Figure(figsize=(13, 4.8 * len(places)), layout="constrained")
     axes = figure.subplots(len(places), len(PANELS), squeeze=False)
     for in_place, row_of_axes in zip(places, axes, strict=True):
         for ax, panel in zip(row_of_axes, PANELS, strict=True):
             _panel(ax, curves(rows, in_place), *panel)
     figure.suptitle(title(rows[0]))
-    axes[0, 0].legend(fontsize="small")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from tests.mpirun import mpirun, run_script
 
@@ -17,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))  # benches are scripts
 import allreduce
 import arguments
 import collective
+import timing
 
 BENCH = Path(__file__).parents[1] / "bench"
 # The launcher runs Python with -P, which hides the script's own folder.
@@ -229,6 +231,20 @@ def test_a_rank_that_comes_late_is_not_counted(tmp_path):
 
 def test_a_rank_that_takes_long_is_the_time_of_all(tmp_path):
     assert median_us(SLOW, tmp_path) >= 50_000
+
+
+def test_contenders_take_turns_there_and_back_and_the_first_calls_of_a_turn_do_not_count():
+    called, prepared = [], []
+    calls = [lambda k: called.append("a"), lambda k: called.append("b")]
+
+    def prepare(k):
+        prepared.append("ab"[k])
+        return (k,)
+
+    times_s = timing.interleave(MPI.COMM_SELF, calls, prepare, iterations=7, warmup=1)
+    assert times_s.shape == (2, 7) and (times_s > 0).all()
+    assert "".join(called) == 6 * "a" + 6 * "b" + 3 * "b" + 3 * "a"
+    assert prepared == called
 
 
 # Compression
