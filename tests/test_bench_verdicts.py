@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,15 @@ def test_a_run_has_to_reach_the_ratio():
     assert run(fast, "--min-ratio", "0.001")[0] == 0
     status, text = run(slow, "--min-ratio", "1")
     assert status == 1 and "# TOO SLOW: it" in text
+
+
+def test_a_baseline_that_is_not_installed_is_left_out_with_a_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "torch_gloo", raising=False)
+    args = arguments.parse(["--algorithms", "none", "--baselines", "mpi,gloo"])
+    said = []
+    [able] = allreduce.contenders_of(args, MPI.COMM_SELF, said.append, ExitStack())
+    assert able.name == "mpi" and said == ["# without gloo: torch is not installed"]
 
 
 # Arguments
