@@ -2,7 +2,7 @@
 
     python bench/plot.py rows.json picture.png
 
-A line is a contender's medians, the band around it its fastest and slowest samples; ours are
+A line is a contender's medians, the whiskers reach to its fastest and slowest samples; ours are
 solid, baselines dashed.  A row of pictures is one place of the result.
 """
 
@@ -50,8 +50,8 @@ def _panel(ax, found: dict[str, list[dict]], quantity: str, name: str, low, high
         style = "--" if rows[0]["algorithm"] in THEIRS else "-"
         ax.plot(x, y, style, marker=".", color=f"C{k % 10}", label=contender)
         if low:
-            ax.fill_between(x, [r[low] for r in rows], [r[high] for r in rows],
-                            color=f"C{k % 10}", alpha=0.12, linewidth=0)
+            ax.vlines(x, [r[low] for r in rows], [r[high] for r in rows], color=f"C{k % 10}",
+                      alpha=0.4, linewidth=0.8)
     where = place(next(iter(found.values()))[0])
     ax.set(xscale="log", yscale="log", xlabel="size [B]", ylabel=name)
     ax.set_title("in place" if where == "in" else "out of place", fontsize="medium")
