@@ -55,8 +55,8 @@ def _lost(comm, given, result, residual, mean: bool) -> np.ndarray:
     return ~(left <= 3 * comm.size * roundoff * magnitude)
 
 
-def sent_nbytes(comm: MPI.Comm, call: Callable, tensor: np.ndarray) -> float:
-    """Bytes that a rank sends in one call in place, on average over ranks.  Collective."""
+def sent_nbytes(comm: MPI.Comm, call: Callable, send: np.ndarray, recv: np.ndarray) -> float:
+    """Bytes that a rank sends in one call, on average over ranks.  Collective."""
     before = collectives.world().sent_nbytes
-    call(tensor, tensor)
+    call(send, recv)
     return comm.allreduce(collectives.world().sent_nbytes - before) / comm.size

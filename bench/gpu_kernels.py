@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from allreduce import at_least, names, parse_nbytes
+from arguments import at_least, names, parse_nbytes
 from bandwidth import algbw_GBps
 from report import write_json
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from allreduce import at_least, names, parse_nbytes
+from arguments import at_least, names, parse_nbytes
 from bandwidth import algbw_GBps
 from buffers import cache_nbytes
 from expressions import BASELINES

@@ -1,12 +1,8 @@
-"""Header, table, comparison and JSON of a bench, in nccl-tests' columns."""
+"""Table, comparison of contenders and JSON of a bench, in nccl-tests' columns."""
 
 import json
-import os
-import platform
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
-
-from mpi4py import MPI
+from collections.abc import Iterable, Iterator
+from math import exp, fsum, log
 
 COLUMNS = (  # heading, width, how a row fills it
     ("size(B)", 11, lambda r: r["nbytes"]),
@@ -24,6 +20,10 @@ COLUMNS = (  # heading, width, how a row fills it
     ("busbw", 8, lambda r: f"{r['busbw']:.3f}" if r["ranks"] > 1 else "-"),
     ("#wrong", 8, lambda r: r["wrong"]),
 )
+THEIRS = frozenset({"mpi", "gloo"})  # `algorithm` of baselines
+# What a row must have to be compared or drawn.  `collective` was not written before there were
+# others than allreduce.
+NEEDED = {"nbytes", "dtype", "op", "algorithm", "compression", "ranks", "in_place", "time_us"}
 
 
 def place(row: dict) -> str:
@@ -47,48 +47,41 @@ def line(row: dict) -> str:
     return " " + " ".join(f"{fill(row)!s:>{width}}" for _, width, fill in COLUMNS)
 
 
-def _package(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "absent"
+def ratios(rows: Iterable[dict], theirs=THEIRS) -> Iterator[tuple[dict, float]]:
+    """Each row of ours, with the time of the best baseline over its time.
 
-
-def _mpi_library() -> str:
-    """Name and version only: the full text holds build paths and host names."""
-    first = MPI.Get_library_version().splitlines()[0].split(",")[0]
-    return " ".join(first.replace("Version:", "").strip("\0 ").split())
-
-
-def facts(comm: MPI.Comm) -> list[str]:
-    """What a reader needs to know about machine and software.  Collective."""
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    local = host.size
-    host.Free()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = [f"python {platform.python_version()}, numpy {_package('numpy')}, "
-             f"numba {_package('numba')}, {_mpi_library()}",
-             f"{comm.size} ranks, {local} on the host of rank 0, which has {cores} cores for them"]
-    if local > cores:
-        found.append("WARNING: more ranks than cores: the times include waiting for a core")
-    return found
-
-
-def comparison(rows: Iterable[dict], baselines: set[str]) -> list[str]:
-    """Time of the best baseline over each of our times, a line per size and place."""
-    groups: dict[tuple, list[dict]] = {}
+    A baseline that is not exact is no rival of a row of ours that is.
+    """
+    rows = list(rows)
     for row in rows:
-        groups.setdefault((row["nbytes"], place(row)), []).append(row)
-    lines = []
-    for (nbytes, where), group in groups.items():
-        theirs = [r["time_us"] for r in group if r["algorithm"] in baselines]
-        ratios = [f"{label(r)} {min(theirs) / r['time_us']:.2f}"
-                  for r in group if theirs and r["algorithm"] not in baselines]
-        if ratios:
-            lines.append(f"#{nbytes:>11} {where:>4}  " + "  ".join(ratios))
-    if lines:
-        lines.insert(0, "# best baseline's time / our time; above 1, ours is faster")
-    return lines
+        rivals = [r["time_us"] for r in rows if r["algorithm"] in theirs
+                  and (r["nbytes"], r["in_place"]) == (row["nbytes"], row["in_place"])
+                  and (r["compression"] == "none" or row["compression"] != "none")]
+        if rivals and row["algorithm"] not in theirs:
+            yield row, min(rivals) / row["time_us"]
+
+
+def comparison(rows: Iterable[dict], theirs=THEIRS) -> list[str]:
+    """The ratios, a line per size and place, and their geometric means."""
+    lines: dict[tuple, list[str]] = {}
+    for row, ratio in ratios(rows, theirs):
+        lines.setdefault((row["nbytes"], place(row)), []).append(f"{label(row)} {ratio:.2f}")
+    if not lines:
+        return []
+    means = "  ".join(f"{name} {mean:.2f}" for name, (mean, _) in summary(rows, theirs).items())
+    return ["# best baseline's time / our time; above 1, ours is faster",
+            *(f"#{nbytes:>11} {where:>4}  {'  '.join(found)}"
+              for (nbytes, where), found in lines.items()),
+            f"#{'all':>11} {'':>4}  {means}  (geometric mean)"]
+
+
+def summary(rows: Iterable[dict], theirs=THEIRS) -> dict[str, tuple[float, float]]:
+    """Of each of ours: the geometric mean of its ratios over sizes and places, and the least."""
+    found: dict[str, list[float]] = {}
+    for row, ratio in ratios(rows, theirs):
+        found.setdefault(label(row), []).append(ratio)
+    return {name: (exp(fsum(map(log, values)) / len(values)), min(values))
+            for name, values in found.items()}
 
 
 def write_json(path: str, rows: list[dict]) -> None:
@@ -96,3 +89,13 @@ def write_json(path: str, rows: list[dict]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(rows, file, indent=1)
         file.write("\n")
+
+
+def read_json(path: str) -> list[dict]:
+    """What `write_json` wrote; raises ValueError if it is something else."""
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and row.keys() >= NEEDED for row in rows):
+        raise ValueError(f"expected a list of rows, each with {', '.join(sorted(NEEDED))}")
+    return rows

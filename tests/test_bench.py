@@ -9,20 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from tests.mpirun import mpirun, run_script
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))  # benches are scripts, not a package
 
 import allreduce
-import buffers
+import arguments
+import collective
+import timing
 
 BENCH = Path(__file__).parents[1] / "bench"
 # The launcher runs Python with -P, which hides the script's own folder.
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(BENCH)]))}
 KEYS = {"nbytes", "count", "dtype", "op", "algorithm", "compression", "ranks", "time_us",
         "time_min_us", "time_max_us", "algbw", "busbw", "wrong", "in_place", "wire_nbytes",
-        "logical_nbytes"}
+        "logical_nbytes", "collective"}
 
 
 def bench(n, *options):
@@ -34,18 +37,18 @@ def bench(n, *options):
 @pytest.mark.parametrize("text, nbytes", [
     ("8", 8), ("1K", 1024), ("64M", 64 << 20), ("2g", 2 << 30), ("4KB", 4096)])
 def test_size_suffixes_are_powers_of_1024(text, nbytes):
-    assert allreduce.parse_nbytes(text) == nbytes
+    assert arguments.parse_nbytes(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "0", "-8", "8X", "1.5M", "K"])
 def test_other_sizes_are_refused(text):
     with pytest.raises(ArgumentTypeError, match="expected a size"):
-        allreduce.parse_nbytes(text)
+        arguments.parse_nbytes(text)
 
 
 def test_sizes_grow_by_the_factor_and_none_is_repeated():
     args = allreduce.parse(["-b", "1", "-e", "64", "-f", "2", "-d", "float32"])
-    assert allreduce.counts(args) == [1, 2, 4, 8, 16]
+    assert allreduce.counts(args, 3) == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize("options", [
@@ -53,7 +56,7 @@ def test_sizes_grow_by_the_factor_and_none_is_repeated():
     ["--baselines", "magic"], ["--in-place", "--out-of-place"]])
 def test_options_that_mean_nothing_are_refused(options):
     with pytest.raises(SystemExit):
-        allreduce.parse(options)
+        arguments.parse(options)
 
 
 # Data
@@ -62,8 +65,8 @@ def test_options_that_mean_nothing_are_refused(options):
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 40])
 def test_sums_are_exact_in_any_order(dtype, size):
     dtype = np.dtype(dtype)
-    parts = buffers.inputs("sum", dtype, size)
-    want = buffers.expected("sum", dtype, size)
+    parts = collective.inputs("sum", dtype, size)
+    want = collective.expected("sum", dtype, size)
     assert np.array_equal(want, parts.sum(axis=0))  # it fits the dtype
     for order in (range(size), reversed(range(size))):
         total = np.zeros(parts.shape[1], dtype)
@@ -76,13 +79,13 @@ def test_sums_are_exact_in_any_order(dtype, size):
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_no_rank_holds_the_result_already(op, size):
     dtype = np.dtype(np.float32)
-    for part in buffers.inputs(op, dtype, size):
-        assert not np.array_equal(part, buffers.expected(op, dtype, size))
+    for part in collective.inputs(op, dtype, size):
+        assert not np.array_equal(part, collective.expected(op, dtype, size))
 
 
 def test_ranks_too_many_for_exact_sums_are_refused():
     with pytest.raises(ValueError, match="wider dtype"):
-        buffers.modulus(np.dtype(np.int8), 128)
+        collective.modulus(np.dtype(np.int8), 128)
 
 
 # Runs
@@ -126,7 +129,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 import allreduce
-from contenders import Contender, mpi
+from baselines import mpi
+from contenders import Contender
 
 comm = MPI.COMM_WORLD
 right = mpi(comm, "sum").call
@@ -188,7 +192,7 @@ LATE = """
 import dataclasses, time
 from mpi4py import MPI
 import allreduce
-from contenders import mpi
+from baselines import mpi
 
 comm = MPI.COMM_WORLD
 late = dataclasses.replace(mpi(comm, "sum"), prepare=lambda: time.sleep(0.05 * (comm.rank == 2)))
@@ -227,6 +231,20 @@ def test_a_rank_that_comes_late_is_not_counted(tmp_path):
 
 def test_a_rank_that_takes_long_is_the_time_of_all(tmp_path):
     assert median_us(SLOW, tmp_path) >= 50_000
+
+
+def test_contenders_take_turns_there_and_back_and_the_first_calls_of_a_turn_do_not_count():
+    called, prepared = [], []
+    calls = [lambda k: called.append("a"), lambda k: called.append("b")]
+
+    def prepare(k):
+        prepared.append("ab"[k])
+        return (k,)
+
+    times_s = timing.interleave(MPI.COMM_SELF, calls, prepare, iterations=7, warmup=1)
+    assert times_s.shape == (2, 7) and (times_s > 0).all()
+    assert "".join(called) == 6 * "a" + 6 * "b" + 3 * "b" + 3 * "a"
+    assert prepared == called
 
 
 # Compression
