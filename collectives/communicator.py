@@ -10,6 +10,7 @@ from collectives.engines import Engines
 from collectives.lane import Lane
 from collectives.lanes import Lanes
 from collectives.placement import Placement
+from collectives.repeats import plain_target
 from collectives.request import SLICE, Request, unfinished
 from collectives.settings import settings
 from collectives.stall import Control, meet
@@ -118,21 +119,7 @@ class Communicator:
         --------
         >>> allreduce(np.array([1.0, 2.0]), op="mean")      # doctest: +SKIP
         """
-        key = None  # what makes calls on plain arrays alike
-        if (type(tensor) is np.ndarray and compression is residual is None and not self._checked
-                and (tensor.flags.carray if out is None else _is_plain_pair(tensor, out))):
-            key = tensor.dtype, tensor.size, op, algorithm, out is None
-            if self._repeat(key, tensor, out):
-                return tensor if out is None else out
-
-        def build():
-            call = self._elementwise("allreduce", tensor, op, out, 0, algorithm, compression,
-                                     residual)
-            if key and tensor.dtype.isnative:
-                call.repeat = key
-            return call
-
-        return self._run(build)
+        return self._run("allreduce", tensor, op, out, 0, algorithm, compression, residual)
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
                    algorithm="auto") -> Request:
@@ -145,7 +132,7 @@ class Communicator:
             and be waited for in any order.
         """
         lane = self._usable_lane()
-        return lane.start(self._admit(lane, lambda: self._elementwise(
+        return lane.start(self._admit(lane, lambda: self._build(
             "allreduce", tensor, op, out, 0, algorithm, compression, residual)))
 
     def reduce_scatter(self, tensor, op="sum", *, out=None, compression=None, residual=None,
@@ -160,11 +147,7 @@ class Communicator:
 
         Other parameters and errors as `allreduce`.
         """
-        def build():
-            self._check("reduce_scatter", 0, algorithm, compression)
-            return calls.reduce_scatter(tensor, op, out, self.rank, self.size, algorithm,
-                                        compression, residual)
-        return self._run(build)
+        return self._run("reduce_scatter", tensor, op, out, 0, algorithm, compression, residual)
 
     def allgather(self, tensor, *, out=None, compression=None, residual=None, algorithm="auto"):
         """Give every rank the tensors of all.
@@ -175,10 +158,7 @@ class Communicator:
 
         Other parameters and errors as `allreduce`; tensors have equal shapes on all ranks.
         """
-        def build():
-            self._check("allgather", 0, algorithm, compression)
-            return calls.allgather(tensor, out, self.size, algorithm, compression, residual)
-        return self._run(build)
+        return self._run("allgather", tensor, "sum", out, 0, algorithm, compression, residual)
 
     def broadcast(self, tensor, root=0, *, compression=None, residual=None, algorithm="auto"):
         """Give every rank the root's tensor, in place.
@@ -190,8 +170,7 @@ class Communicator:
 
         Other parameters and errors as `allreduce`.
         """
-        return self._run(lambda: self._elementwise(
-            "broadcast", tensor, "sum", None, root, algorithm, compression, residual))
+        return self._run("broadcast", tensor, "sum", None, root, algorithm, compression, residual)
 
     def reduce(self, tensor, op="sum", root=0, *, out=None, compression=None, residual=None,
                algorithm="auto"):
@@ -205,8 +184,7 @@ class Communicator:
 
         Other parameters and errors as `allreduce`.
         """
-        return self._run(lambda: self._elementwise(
-            "reduce", tensor, op, out, root, algorithm, compression, residual))
+        return self._run("reduce", tensor, op, out, root, algorithm, compression, residual)
 
     @property
     def sent_nbytes(self) -> int:
@@ -215,8 +193,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self._run(lambda: self._elementwise(
-            "allreduce", np.zeros(1, np.int8), "max", None, 0, "auto", None, None))
+        self.allreduce(np.zeros(1, np.int8), "max")
 
     def close(self) -> None:
         """Free the MPI communicator; collective, unless it is broken.  Twice is harmless."""
@@ -250,48 +227,62 @@ class Communicator:
         abort.note_status(abort.noted_status() or 1)
         abort.end_job_if_failed()
 
-    def _check(self, verb, root, algorithm, compression) -> int:
-        return calls.check_common(verb, self.size, root, algorithm, compression,
+    def _run(self, verb, tensor, op, out, root, algorithm, compression, residual):
+        """One call: the short way, if one like it was made before, or the long way."""
+        key = None
+        if type(tensor) is np.ndarray and compression is residual is None and not self._checked:
+            target = plain_target(verb, tensor, out, self.rank, self.size, root)
+            if target is not None:
+                key = (verb, op, root, algorithm, tensor.dtype, tensor.shape, target is tensor)
+                if self._repeat(key, tensor, target):
+                    return target
+
+        def build():
+            call = self._build(verb, tensor, op, out, root, algorithm, compression, residual)
+            if key and tensor.dtype.isnative:
+                call.repeat = key
+            return call
+
+        lane = self._usable_lane()
+        return lane.run(self._admit(lane, build))
+
+    def _build(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
+        root = calls.check_common(verb, self.size, root, algorithm, compression,
                                   self.engines.one_host)
+        how = algorithm, compression, residual
+        if verb == "reduce_scatter":
+            return calls.reduce_scatter(tensor, op, out, self.rank, self.size, *how)
+        if verb == "allgather":
+            return calls.allgather(tensor, out, self.size, *how)
+        return calls.elementwise(verb, tensor, op, out, self.rank, root, *how)
 
-    def _elementwise(self, verb, tensor, op, out, root, algorithm, compression, residual) -> Call:
-        root = self._check(verb, root, algorithm, compression)
-        return calls.elementwise(verb, tensor, op, out, self.rank, root, algorithm, compression,
-                                 residual)
-
-    def _repeat(self, key: tuple, tensor: np.ndarray, out: np.ndarray | None) -> bool:
-        """The short way: an allreduce like an earlier one, on other arrays; False if none was.
-
-        Little is checked, since the earlier call was: 1.3 us of Python instead of 20.
-        """
+    def _repeat(self, key: tuple, tensor: np.ndarray, target: np.ndarray) -> bool:
+        """Do a call like an earlier one on other arrays; False if there was none."""
         lane = self._usable_lane()
         try:
             engine = lane.repeats.get(key)
-        except TypeError:  # an op or algorithm that is no string: the long way says so
+        except TypeError:  # an argument of a wrong type: the long way says which
             return False
         if engine is None or unfinished.requests:
             return False
         lane.number += 1
         try:
-            if engine.run(tensor, tensor if out is None else out, lane, SLICE):
+            if engine.run(tensor, target, lane, SLICE):
                 return True
             del lane.repeats[key]  # until it is done
         except BaseException as error:
-            lane.abandon(self._again(key, tensor, out), engine, error)
+            lane.abandon(self._again(key, tensor, target), engine, error)
             raise
-        lane.resume(self._again(key, tensor, out), engine)
+        lane.resume(self._again(key, tensor, target), engine)
         return True
 
-    def _again(self, key: tuple, tensor: np.ndarray, out: np.ndarray | None) -> Call:
+    def _again(self, key: tuple, tensor: np.ndarray, target: np.ndarray) -> Call:
         """The call that is being repeated, as the long way has it."""
-        _, _, op, algorithm, _ = key
-        call = self._elementwise("allreduce", tensor, op, out, 0, algorithm, None, None)
+        verb, op, root, algorithm, *_ = key
+        out = None if target is tensor else target
+        call = self._build(verb, tensor, op, out, root, algorithm, None, None)
         call.repeat = key
         return call
-
-    def _run(self, build):
-        lane = self._usable_lane()
-        return lane.run(self._admit(lane, build))
 
     def _usable_lane(self) -> Lane:
         lifecycle.mpi()
@@ -307,16 +298,6 @@ class Communicator:
         call = build()
         lane.admit(call)
         return call
-
-
-def _is_plain_pair(tensor: np.ndarray, out) -> bool:
-    """True if the engine may work on the memory of both, and nothing is left to check."""
-    if type(out) is not np.ndarray:
-        return False
-    given = tensor.flags
-    return (given.c_contiguous and given.aligned and out.flags.carray
-            and tensor.dtype == out.dtype and tensor.shape == out.shape
-            and not np.may_share_memory(tensor, out))
 
 
 def _check_settings() -> None:

@@ -70,7 +70,7 @@ class Engines:
             return forced
         if coded:
             return tuning.CODED
-        if self.host is not None:
+        if self.host is not None and tuning.is_for_shared_memory(call.verb, part.nbytes):
             return SHARED
         return tuning.choose(call.verb, part.nbytes, self.one_host)
 

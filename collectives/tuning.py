@@ -13,10 +13,23 @@ EPYC, MPICH 5.0), every algorithm against every other in one loop; time over tha
     16 M     1.21    1.01    1.02     1.26    1.02    1.05     1.47    1.00    1.18
 
 The other verbs follow by analogy, and so does what crosses hosts: few rounds for short messages,
-the ring's neighbours for long ones, since p-1 messages at once congest a switch.  MPI's own
-collective (`native`) was slower than ours from 16 KB on; below, where a call costs 15 us here and
-MPI_Allreduce 4 to 8 us, calling it in a way that Ctrl-C and stall reports survive cost more than
-it gained, so the table does not contain it.
+the ring's neighbours for long ones, since p-1 messages at once congest a switch.
+
+On one host that table is for threads other than the main one and for systems where ranks cannot
+share memory.  Else short calls are `shared`: each value is copied into shared memory, and out of
+it.  Long messages of the schedules are read straight from the sender's memory: one copy fewer, by
+a system call that costs as much as some 100 KB of copying.  Time of MPI's own collective over that
+of each (float32, out of cache, 2 / 4 / 8 ranks on 2 cores, MPICH 5.0):
+
+    allreduce       shared               direct
+    512 K           1.22 / 1.76 / 1.75   0.84 / 1.02 / 1.07
+    2 M             1.36 / 1.88 / 2.14   1.14 / 1.49 / 1.28
+    8 M             1.61 / 1.09 / 1.56   1.35 / 1.24 / 1.28
+    32 M            1.58 / 2.41 / 2.95   2.50 / 3.17 / 3.15
+
+For seconds at a time copies between the cores of that machine take twice as long; then `shared`
+falls behind from 2 MB on (0.8 and 1.1 at 2 ranks).  MPI's own collective (`native`) has no place in
+the table: called in a way that Ctrl-C and stall reports survive it is slower.
 """
 
 DEFAULT_SEGMENT = 1 << 20  # bytes per message, uncompressed
@@ -43,6 +56,15 @@ _HOSTS = {
     "broadcast": ("binomial_tree", "halving_doubling", "ring"),
     "reduce": ("binomial_tree", "halving_doubling", "ring"),
 }
+
+
+# Up to here `shared` was the fastest on one host; broadcast and reduce: always.
+_SHARED_NBYTES = {"allreduce": 4 << 20, "reduce_scatter": 4 << 20, "allgather": 4 << 20}
+
+
+def is_for_shared_memory(verb: str, nbytes: int) -> bool:
+    """Whether `shared`, where ranks are all on one host, is faster than the schedules."""
+    return nbytes <= _SHARED_NBYTES.get(verb, nbytes)
 
 
 def choose(verb: str, nbytes: int, one_host: bool) -> str:

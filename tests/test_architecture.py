@@ -16,12 +16,13 @@ GROUPS = {
     "schedules": ["step", "schedules", "schedules.*", "symbolic", "verify", "schedule", "tuning"],
     "plans": ["plan", "lowering", "coding", "blocks", "frame"],
     "MPI from compiled code": ["mpi_abi"],
-    "executor": ["executor", "transfer", "operands", "mailbox", "execution"],
+    "executor": ["executor", "transfer", "operands", "mailbox", "execution", "segment",
+                 "waiting", "whole_host", "host_execution"],
     "tensors": ["adapters", "adapters.*", "arrays", "containers", "messages"],
     "compression": ["compression", "policies", "error_feedback", "feedback_entry",
                     "feedback_state"],
     "process": ["abort", "launcher", "lifecycle", "info"],
-    "calls": ["calls", "check", "stall", "request", "lane", "native"],
+    "calls": ["calls", "check", "stall", "request", "lane", "native", "repeats"],
     "API": ["communicator", "engines", "lanes", "world", "__init__"],
 }
 # group: groups that it may import, beside itself
@@ -43,7 +44,8 @@ MAY_IMPORT = {
 # package of others: modules that may import it
 MAY_IMPORT_OTHERS = {
     "mpi4py": ["mpi_abi", "lifecycle", "topology.discover"],
-    "numba": ["kernels.*", "mpi_abi", "frame", "executor", "transfer", "operands", "mailbox"],
+    "numba": ["kernels.*", "mpi_abi", "frame", "executor", "transfer", "operands", "mailbox",
+              "waiting", "whole_host"],
     "llvmlite": ["kernels.*", "mpi_abi", "operands"],
     "torch": ["adapters.torch_tensor"],
     "jax": ["adapters.jax_array"],

@@ -17,3 +17,9 @@ def test_short_messages_take_few_rounds_and_long_ones_few_bytes():
         algorithm = tuning.choose("allreduce", nbytes, one_host=False)
         return len(schedules.generate("allreduce", algorithm, 0, 64))
     assert rounds(8) < rounds(1 << 16) < rounds(1 << 24)
+
+
+@pytest.mark.parametrize("verb", schedules.VERBS)
+def test_short_messages_on_one_host_are_for_shared_memory(verb):
+    assert tuning.is_for_shared_memory(verb, 0) and tuning.is_for_shared_memory(verb, 1 << 20)
+    assert tuning.is_for_shared_memory(verb, 1 << 30) == (verb in schedules.ROOTED)
