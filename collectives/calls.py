@@ -15,7 +15,7 @@ from collectives import containers, messages, schedules
 from collectives.adapters.leaf import Leaf
 from collectives.arrays import check_out
 from collectives.compression import treatments
-from collectives.dtypes import OPS, check_op
+from collectives.dtypes import check_known, check_op
 from collectives.kernels.codec import Codec
 from collectives.kernels.reduce import as_reals
 
@@ -205,8 +205,7 @@ def _check_ops(verb: str, leaves: list[Leaf], op: str) -> dict[str, str]:
     """The operation to run for each dtype."""
     if verb == "broadcast":
         return {leaf.dtype: "sum" for leaf in leaves}
-    if op not in OPS:  # also what cannot be hashed
-        raise ValueError(f"{verb}: op={op!r}: expected one of {', '.join(OPS)}")
+    check_known(op, verb)
     return {leaf.dtype: check_op(leaf.dtype, op, verb) for leaf in leaves}
 
 

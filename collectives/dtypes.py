@@ -109,13 +109,18 @@ def check_op(name: str, op: str, verb: str = "allreduce") -> str:
     TypeError
         If `op` means nothing for `name`; names both.
     """
-    if op not in OPS:
-        raise ValueError(f"{verb}: op={op!r}: expected one of {', '.join(OPS)}")
+    check_known(op, verb)
     allowed = _ops_of(name)
     if op not in allowed:
         raise TypeError(
             f"{verb}: op={op!r} is not defined for {name}: expected one of {', '.join(allowed)}")
     return _BOOL_OPS[op] if name == "bool" else op
+
+
+def check_known(op, verb: str) -> None:
+    """Raise ValueError if `op`, of whatever type, is no operation."""
+    if op not in OPS:
+        raise ValueError(f"{verb}: op={op!r}: expected one of {', '.join(OPS)}")
 
 
 def _ops_of(name: str) -> tuple[str, ...]:

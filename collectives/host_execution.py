@@ -20,6 +20,7 @@ SHORT_NBYTES = 1 << 13
 # Looks at a counter in the time of one round of `waiting.SPIN`.  Two ranks that call within 20 us
 # of each other so never yield: an 8-byte allreduce took 4.5 us, with a tenth of it 8 us.
 ROUNDS = 25
+WIDEST = 8  # bytes of an accumulator for each byte of a tensor: the mean of int8
 CHUNK_ALIGN = 64  # bytes: no two ranks write to one cache line of a slot
 
 
@@ -38,6 +39,8 @@ class HostMemory:
     """One rank's view of the slots and counters that all ranks of a host share.
 
     order : int64 (2,), see `whole_host.NEXT`
+    partial : memory for the partial results of a block, in the accumulator's type; one for all
+        calls, since they run one after the other
     """
 
     def __init__(self, memory: np.ndarray, size: int):
@@ -46,6 +49,7 @@ class HostMemory:
         self.lines = memory.ctypes.data
         self.slots = self.lines + _lines_nbytes(size)
         self.order = np.zeros(2, np.int64)
+        self.partial = np.empty(SLOT_NBYTES * WIDEST, np.uint8)
 
     @classmethod
     def shared(cls, comm) -> "HostMemory | None":
@@ -77,9 +81,7 @@ class HostExecution:
         self._words[[host.SLOT_NBYTES, host.SPIN]] = SLOT_NBYTES, ROUNDS * spin
         self._words[[host.ORDER, host.COUNTERS]] = memory.order.ctypes.data, counters.ctypes.data
         self._words[host.REGIONS] = self._regions.ctypes.data
-        # Partial results of one chunk, in the accumulator's type.
-        self._partial = np.empty(_partial_nbytes(s), np.uint8)
-        self._words[host.PARTIAL] = self._partial.ctypes.data
+        self._words[host.PARTIAL] = memory.partial.ctypes.data
         self._advance = host.compiled()
         self._begin, self._source, self._target = host.GOING_ON, 0, 0
 
@@ -184,10 +186,6 @@ def _step(s: Signature) -> int:
     if s.verb == "reduce_scatter":
         return max(1, nbytes // s.size // CHUNK_ALIGN * CHUNK_ALIGN // item)
     return nbytes // item
-
-
-def _partial_nbytes(s: Signature) -> int:
-    return (_step(s) + CHUNK_ALIGN) * itemsize(accumulator(s.dtype, s.op)) if s.size > 2 else 0
 
 
 def _regions(s: Signature) -> np.ndarray:
