@@ -119,6 +119,11 @@ class Communicator:
         --------
         >>> allreduce(np.array([1.0, 2.0]), op="mean")      # doctest: +SKIP
         """
+        if type(tensor) is np.ndarray and out is compression is residual is None \
+                and tensor.flags.carray:  # the shortest way, without another function on it
+            key = ("allreduce", op, 0, algorithm, tensor.dtype, tensor.shape, True)
+            if self._repeat(key, tensor, tensor):
+                return tensor
         return self._run("allreduce", tensor, op, out, 0, algorithm, compression, residual)
 
     def iallreduce(self, tensor, op="sum", *, out=None, compression=None, residual=None,
@@ -289,7 +294,7 @@ class Communicator:
         if self._closed or self.broken:
             raise RuntimeError(f"the communicator is {'closed' if self._closed else 'broken'}"
                                + (f": {self.broken}" if self.broken else ""))
-        return self.lanes.mine()
+        return getattr(self.lanes.local, "lane", None) or self.lanes.mine()
 
     def _admit(self, lane: Lane, build) -> Call:
         """The call, with its number, and compared across ranks if that is asked for."""

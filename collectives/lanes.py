@@ -16,6 +16,7 @@ class Lanes:
     """The lanes of one communicator.
 
     by_index : lanes in use
+    local : `lane` is that of the calling thread, if it has one yet
     """
 
     def __init__(self, communicator, mpi):
@@ -24,7 +25,7 @@ class Lanes:
         self._threaded = lifecycle.thread_multiple()
         self._owner = threading.get_ident()
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self.local = threading.local()
         # Open MPI does not tell on communicators of one rank.
         highest = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) or MIN_TAG_UB
         tags = (highest + 1 - FIRST_FREE_TAG) // MAX_DEPTH // 2
@@ -38,9 +39,9 @@ class Lanes:
         RuntimeError
             If the thread may not call MPI, or another one cannot be told from it.
         """
-        lane = getattr(self._local, "lane", None)
+        lane = getattr(self.local, "lane", None)
         if lane is None:
-            lane = self._local.lane = self._find()
+            lane = self.local.lane = self._find()
         return lane
 
     def check_thread(self) -> None:
