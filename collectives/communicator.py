@@ -121,7 +121,7 @@ class Communicator:
         """
         if type(tensor) is np.ndarray and out is compression is residual is None \
                 and tensor.flags.carray:  # the shortest way, without another function on it
-            key = ("allreduce", op, 0, algorithm, tensor.dtype, tensor.shape, True)
+            key = ("allreduce", op, 0, int, algorithm, tensor.dtype, tensor.shape, True)
             if self._repeat(key, tensor, tensor):
                 return tensor
         return self._run("allreduce", tensor, op, out, 0, algorithm, compression, residual)
@@ -238,7 +238,8 @@ class Communicator:
         if type(tensor) is np.ndarray and compression is residual is None and not self._checked:
             target = plain_target(verb, tensor, out, self.rank, self.size, root)
             if target is not None:
-                key = (verb, op, root, algorithm, tensor.dtype, tensor.shape, target is tensor)
+                key = (verb, op, root, type(root), algorithm, tensor.dtype, tensor.shape,
+                       target is tensor)
                 if self._repeat(key, tensor, target):
                     return target
 
@@ -283,7 +284,7 @@ class Communicator:
 
     def _again(self, key: tuple, tensor: np.ndarray, target: np.ndarray) -> Call:
         """The call that is being repeated, as the long way has it."""
-        verb, op, root, algorithm, *_ = key
+        verb, op, root, _, algorithm, *_ = key
         out = None if target is tensor else target
         call = self._build(verb, tensor, op, out, root, algorithm, None, None)
         call.repeat = key

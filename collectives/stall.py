@@ -140,7 +140,8 @@ class Watch:
         lane, missing = self._lane, self._missing()
         where = "" if lane.index == 0 else f" of thread {lane.name!r}"
         who = (f"ranks that have not arrived: {missing}" if missing
-               else "all ranks have arrived; a message is late")
+               else "all ranks have arrived; a message is late, or they make different calls "
+                    "(COLLECTIVES_CHECK=1 says which)")
         work = lane.current
         what = f"; waits for {work.waiting_for()}" if work and work.call is self._what else ""
         return (f"[rank {lane.communicator.rank}] {self._what}{where} has waited {waited:.1f} s; "

@@ -87,6 +87,8 @@ def test_what_was_wrong_the_first_time_is_wrong_after_a_right_one_too():
             coll.allreduce(x.copy(), ["sum"])
         with pytest.raises(ValueError, match=f"expected a rank from 0 to {SIZE - 1}"):
             coll.broadcast(x.copy(), SIZE)
+        with pytest.raises(ValueError, match=r"root=0\.0"):
+            coll.broadcast(x.copy(), 0.0)
         with pytest.raises(ValueError, match="out"):
             coll.allreduce(x.copy(), out=np.empty(3, np.float32))
     assert len(set(COMM.allgather(coll.allreduce(1)))) == 1
