@@ -77,8 +77,7 @@ def algorithms(verb: str, one_host: bool) -> tuple[str, ...]:
     return (*special, *schedules.algorithms(verb))
 
 
-def check_common(verb: str, size: int, root, algorithm: str, compression=None,
-                 one_host: bool = True) -> int:
+def check_common(verb: str, size: int, root, algorithm: str, compression, one_host: bool) -> int:
     """Check what is not a tensor; the root as an int.
 
     Raises

@@ -27,7 +27,7 @@ OWN_FAILURE = "failed on this rank"  # heads the reports that test_mpi_suite.py 
 # Not everything on every number of ranks: kernels, plans and checks of arguments depend on neither
 # that nor the MPI library.  5 and 7 are there for schedules; under Open MPI two numbers of ranks
 # say whether compressed messages arrive.  EVERYTHING runs all.
-EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"
+EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"  # `tests` is not there to be imported yet
 SIZE = MPI.COMM_WORLD.size
 _REPORTS = ["test_compression_reports.py", "test_compression_steps.py"]
 collect_ignore = []

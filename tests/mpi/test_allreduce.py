@@ -1,13 +1,12 @@
 """allreduce equals NumPy exactly: every algorithm, dtype, op and count, in place and into out."""
 
-import os
-
 import pytest
 
 import collectives as coll
 from collectives import dtypes, schedules
 from collectives.plan import Signature, lower
 from collectives.tuning import DEFAULT_SEGMENT
+from tests.everything import EVERYTHING
 from tests.mpi.reference import (
     ALGORITHMS,
     COUNTS,
@@ -21,7 +20,6 @@ from tests.mpi.reference import (
     ops_of,
 )
 
-EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"
 OURS = schedules.algorithms("allreduce")
 SOME_DTYPES = ["float32", "bfloat16", "int8", "complex64"]
 

@@ -12,8 +12,6 @@ is rounded, to half an ulp of at most M, in p-1 additions of ranks, p additions 
 subtractions that give new ones, and one product where a mean is multiplied back: 3p times.
 """
 
-import os
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -22,11 +20,11 @@ import collectives as coll
 from collectives import schedules
 from collectives.dtypes import carrier
 from tests.compression_matrix import ALGORITHMS, CODECS, DTYPES
+from tests.everything import EVERYTHING
 from tests.layouts import numpy_dtype
 from tests.mpi.reference import RANK, SIZE, Guarded, same_on_all_ranks
 
 COMM = MPI.COMM_WORLD
-EVERYTHING = os.environ.get("TEST_EVERYTHING") == "1"
 # More ranks on few cores take long: there, each combination has some of the types.
 FEW = SIZE <= 2 or EVERYTHING
 
